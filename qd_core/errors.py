@@ -240,7 +240,7 @@ class UnsupportedError(QuadrantsError, NotImplementedError):
     backend : str
         The backend that lacks it.
     who_has_it : iterable of str, optional
-        Installed backends that claim it.
+        Installed backends that claim it; ``None`` where nobody asked them.
     span, why, hint, callers
         As for :class:`QuadrantsError`.
     """
@@ -251,7 +251,7 @@ class UnsupportedError(QuadrantsError, NotImplementedError):
         self,
         capability: str,
         backend: str,
-        who_has_it: Iterable[str] = (),
+        who_has_it: Iterable[str] | None = None,
         *,
         span: Span | None = None,
         why: str = "",
@@ -260,11 +260,11 @@ class UnsupportedError(QuadrantsError, NotImplementedError):
     ) -> None:
         self.capability = capability
         self.backend = backend
-        self.who_has_it = tuple(who_has_it)
-        owners = ", ".join(self.who_has_it)
-        have = f"backends that have it: {owners}" if owners else "no installed backend is known to have it"
+        self.who_has_it = tuple(who_has_it or ())
+        owners = "" if who_has_it is None else ", ".join(self.who_has_it) or "none that is installed"
+        have = f"backends that have it: {owners}" if owners else ""
         text = f"{capability} is not supported by the backend {backend!r}"
-        super().__init__(text, span=span, why=why, hint=f"{hint}; {have}" if hint else have, callers=callers)
+        super().__init__(text, span=span, why=why, hint="; ".join(filter(None, (hint, have))), callers=callers)
 
 
 class InvalidIRError(QuadrantsError):
