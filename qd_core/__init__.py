@@ -1,0 +1,1 @@
+"""qd-core: parallel Python kernels with exact gradients, on pluggable backends."""

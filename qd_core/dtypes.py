@@ -1,0 +1,116 @@
+"""Scalar data types and the promotion table of the kernel language.
+
+A :class:`DType` is a singleton: compare with ``is`` or ``==``. In a kernel ``qd.f32(x)`` is a cast; in Python scope it
+returns the NumPy scalar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ALL", "DType", "by_name", "f16", "f32", "f64", "from_numpy", "i8", "i16", "i32", "i64", "promote", "u1", "u8", "u16", "u32", "u64"]
+
+
+class DType:
+    """A scalar type of the kernel language.
+
+    Attributes
+    ----------
+    name : str
+        Short name, such as ``"f32"``.
+    kind : str
+        ``"f"`` real, ``"i"`` signed, ``"u"`` unsigned integer, ``"b"`` the one-bit truth value ``u1``.
+    bits : int
+        Width in bits (1 for ``u1``, which occupies one byte in memory).
+    numpy : numpy.dtype
+        The NumPy type of the same memory layout.
+    """
+
+    __slots__ = ("bits", "is_integral", "is_real", "is_signed", "kind", "name", "nbytes", "numpy", "scalar")
+
+    def __init__(self, name: str, kind: str, bits: int, numpy: str) -> None:
+        self.name, self.kind, self.bits = name, kind, bits
+        self.nbytes = max(bits // 8, 1)
+        self.numpy: np.dtype[Any] = np.dtype(numpy)
+        self.scalar: Callable[[Any], Any] = self.numpy.type
+        self.is_real = kind == "f"
+        self.is_integral = kind != "f"
+        self.is_signed = kind in "fi"
+
+    def __call__(self, value: Any) -> Any:
+        """Return ``value`` as a NumPy scalar of this type (Python scope); a cast inside kernels."""
+        return np.asarray(value).astype(self.numpy)[()]
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
+        return by_name, (self.name,)
+
+    def __deepcopy__(self, memo: object) -> DType:
+        return self
+
+    def __copy__(self) -> DType:
+        return self
+
+    @property
+    def min(self) -> int | float:
+        """Smallest finite value."""
+        if self.is_real:
+            return float(np.finfo(self.numpy).min)
+        return -(1 << (self.bits - 1)) if self.kind == "i" else 0
+
+    @property
+    def max(self) -> int | float:
+        """Largest finite value."""
+        if self.is_real:
+            return float(np.finfo(self.numpy).max)
+        return (1 << (self.bits - (self.kind == "i"))) - 1
+
+
+i8 = DType("i8", "i", 8, "int8")
+i16 = DType("i16", "i", 16, "int16")
+i32 = DType("i32", "i", 32, "int32")
+i64 = DType("i64", "i", 64, "int64")
+u1 = DType("u1", "b", 1, "bool")
+u8 = DType("u8", "u", 8, "uint8")
+u16 = DType("u16", "u", 16, "uint16")
+u32 = DType("u32", "u", 32, "uint32")
+u64 = DType("u64", "u", 64, "uint64")
+f16 = DType("f16", "f", 16, "float16")
+f32 = DType("f32", "f", 32, "float32")
+f64 = DType("f64", "f", 64, "float64")
+
+ALL = (i8, i16, i32, i64, u1, u8, u16, u32, u64, f16, f32, f64)
+_BY_NAME = {d.name: d for d in ALL}
+_BY_NUMPY = {d.numpy: d for d in ALL}
+
+
+def by_name(name: str) -> DType:
+    """Return the type called ``name`` (``"f32"``); `KeyError` when there is none."""
+    return _BY_NAME[name]
+
+
+def from_numpy(dtype: Any) -> DType | None:
+    """Return the type with the layout of the NumPy ``dtype``, or None when the language has none."""
+    return _BY_NUMPY.get(np.dtype(dtype))
+
+
+def _promote(a: DType, b: DType) -> DType:
+    if a.is_real != b.is_real:
+        return a if a.is_real else b
+    if a.bits != b.bits:
+        return a if a.bits > b.bits else b
+    return a if a.kind in "ub" else b
+
+
+PROMOTION: dict[tuple[DType, DType], DType] = {(a, b): _promote(a, b) for a in ALL for b in ALL}
+"""Result type of arithmetic: real over integral, then wider, then unsigned over signed."""
+
+
+def promote(a: DType, b: DType) -> DType:
+    """Return the type in which a binary operation on ``a`` and ``b`` is computed."""
+    return PROMOTION[a, b]

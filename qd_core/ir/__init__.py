@@ -1,0 +1,1 @@
+"""Typed, structured SSA: op table, nodes, builder, text form, verifier."""
