@@ -288,7 +288,7 @@ class Registry:
             if not isinstance(answer, Availability):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(f"probe() returned {type(answer).__name__}, not Availability")
             return answer
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             remedy = f"report this to the authors of {self.entry(name).owner}: probe() must not raise"
             return Availability(False, f"probing failed with {_one_line(error)}", remedy)
 

@@ -1,0 +1,41 @@
+"""``python -m qd_core SUBCOMMAND``: a table of subcommands, each loaded when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+COMMANDS = {
+    "doctor": "list every backend, whether it works here, and what to do if not",
+}
+"""Name of each module of `qd_core.cli`, and what it does."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Words after ``python -m qd_core``; those of the process by default.
+
+    Returns
+    -------
+    int
+        Exit status: 0 where all is well; 2 where the words cannot be understood.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(prog="python -m qd_core", description="Tools of qd-core.")
+    table = parser.add_subparsers(dest="command", metavar="SUBCOMMAND", required=True)
+    for name, purpose in COMMANDS.items():
+        command = table.add_parser(name, help=purpose, description=purpose)
+        if name in words[:1]:
+            import_module(f"qd_core.cli.{name}").configure(command)
+    options = parser.parse_args(words)
+    return int(import_module(f"qd_core.cli.{options.command}").run(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
