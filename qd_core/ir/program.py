@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from qd_core.ir.nodes import Function, Param, Region
+from qd_core.ir.nodes import Function, Param, Region, Value
+from qd_core.ir.rewrite import walk
 
-__all__ = ["DeviceWord", "Extent", "Fixed", "HostExpr", "Program", "Site", "Task", "Variant"]
+__all__ = ["DeviceWord", "Extent", "Fixed", "HostExpr", "Program", "Site", "Task", "Variant", "accesses"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ class Site:
         ``file:line`` with the function's name.
     excerpt : str
         The formatted source excerpt.
+    details : tuple of (str, value)
+        Further attributes of the node (`names` of the recorded values, `array`).
     """
 
     kind: str
@@ -86,6 +89,7 @@ class Site:
     dtypes: tuple[str, ...]
     location: str
     excerpt: str = ""
+    details: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -111,3 +115,16 @@ class Variant:
     """A fact that a launch guard proved, under which a program may be compiled again (``"no_overlap"``)."""
 
     guards: frozenset[str] = frozenset()
+
+
+def accesses(region: Region) -> tuple[set[Param], set[Param]]:
+    """Return the array parameters that a region reads and those that it writes; messages write the log without naming it."""
+    reads: set[Value] = set()
+    writes: set[Value] = set()
+    for node in walk(region):
+        if node.op.name in ("load", "store", "atomic"):
+            if node.op.reads:
+                reads.add(node.operands[0])
+            if node.op.writes:
+                writes.add(node.operands[0])
+    return {p for p in reads if isinstance(p, Param)}, {p for p in writes if isinstance(p, Param)}
