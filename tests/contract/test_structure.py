@@ -1,4 +1,4 @@
-"""The shape of the source: which layer imports which, who may name a backend, how long files get, what an import loads."""
+"""The shape of the source: who imports whom, who may name a backend, how long files get, what an import loads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LAYERS: dict[str, set[str]] = {
     "cpu": PLUGIN,
     "reference": PLUGIN,
 }
-"""What each part of the library may import besides itself. Parts of the product around it (kit, tools) may import all."""
+"""What each part of the library may import besides itself. The kit and the tools around it may import all."""
 
 FREE = {"__init__", "__main__", "cli", "testing"}
 
@@ -137,10 +137,8 @@ def test_no_file_is_long():
 def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Lines of a function without its docstring."""
     first = function.body[0]
-    documented = (
-        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
-    )
-    return function.end_lineno - function.lineno + 1 - (first.end_lineno - first.lineno + 1 if documented else 0)
+    documentation = first.end_lineno - first.lineno + 1 if ast.get_docstring(function) is not None else 0
+    return function.end_lineno - function.lineno + 1 - documentation
 
 
 def test_no_function_is_long():
