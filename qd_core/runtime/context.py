@@ -1,0 +1,111 @@
+"""The active device and options: what `qd.init` opens and `qd.reset` closes."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from qd_core import dtypes as dt
+from qd_core.dtypes import DType
+from qd_core.errors import ClosedError, LaunchError
+
+if TYPE_CHECKING:
+    from qd_core.backend.contract import Backend, Compiler, Device, DeviceInfo
+    from qd_core.runtime.log import Log
+
+__all__ = ["Options", "Runtime", "active", "current", "set_active"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of `qd.init`; unknown names are refused there. All of them are part of compile keys."""
+
+    default_ip: DType = dt.i32
+    default_fp: DType = dt.f32
+    debug: bool = False
+    check_out_of_bound: bool = False
+    fast_math: bool = True
+    opt_level: int = 2
+    short_circuit_operators: bool = True
+    unrolling_limit: int = 32
+    cpu_max_num_threads: int = 0
+    random_seed: int = 0
+    offline_cache: bool = True
+    print_ir: bool = False
+    device_options: tuple[tuple[str, Any], ...] = ()
+
+
+_generations = itertools.count(1)
+
+
+@dataclass(slots=True, eq=False)
+class Runtime:
+    """One open device with its compiler, log and everything allocated on it.
+
+    ``generation`` is unique per `qd.init`; array class keys contain it, so code of an earlier runtime never accepts a later array.
+    """
+
+    backend: Backend
+    info: DeviceInfo
+    device: Device
+    compiler: Compiler
+    options: Options
+    generation: int = field(default_factory=lambda: next(_generations))
+    closed: bool = False
+    log: Log | None = None
+    on_close: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    arrays: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])
+    class_keys: dict[Any, int] = field(default_factory=dict[Any, int])
+
+    def class_key(self, kind: Any) -> int:
+        """Return a process-wide number for (``kind``, this runtime): what packers compare instead of types."""
+        key = self.class_keys.get(kind)
+        if key is None:
+            key = self.class_keys[kind] = next(_class_keys)
+        return key
+
+    def close(self) -> None:
+        """Free everything; arrays of this runtime become unusable, with a clear error."""
+        if self.closed:
+            return
+        self.closed = True
+        for array in list(self.arrays):
+            array._invalidate()
+        for callback in reversed(self.on_close):
+            callback()
+        if self.log is not None:
+            self.log.close()
+        self.device.close()
+
+    def check_open(self, what: str) -> None:
+        """Raise `ClosedError` when this runtime was closed."""
+        if self.closed:
+            raise ClosedError(f"{what} belongs to a device that qd.reset() or a later qd.init() closed", hint="create it again after qd.init()")
+
+
+_class_keys = itertools.count(1)
+_active: Runtime | None = None
+
+
+def active() -> Runtime | None:
+    """Return the active runtime, or None before `qd.init`."""
+    return _active
+
+
+def current() -> Runtime:
+    """Return the active runtime; `LaunchError` before `qd.init`."""
+    if _active is None:
+        raise LaunchError("no device is open", hint="call qd.init() first")
+    return _active
+
+
+def set_active(runtime: Runtime | None) -> None:
+    """Close the active runtime, if any, and make ``runtime`` the active one."""
+    global _active
+    previous, _active = _active, None
+    if previous is not None:
+        previous.close()
+    _active = runtime

@@ -1,0 +1,210 @@
+"""Arrays that a kernel can take: ours, NumPy's and torch's, behind one interface.
+
+A *source* either is resident on the device (`view`) or lives in host memory (`span`), from where the launcher stages it in and, where the kernel wrote
+it, back. Nothing here knows what a source is for.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from qd_core import dtypes as dt
+from qd_core.backend.contract import BufferRef, HostSpan
+from qd_core.dtypes import DType
+from qd_core.errors import ArgumentValueError, QuadrantsRuntimeTypeError
+from qd_core.runtime.arguments import ArrayView
+from qd_core.runtime.array import Ndarray, contiguous_strides
+from qd_core.runtime.context import Runtime
+
+__all__ = ["ArraySource", "HostSource", "NdarraySource", "WithGrad", "array_source", "is_array", "with_grad"]
+
+
+class ArraySource(Protocol):
+    """An array argument."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    def view(self, runtime: Runtime) -> ArrayView | None:
+        """Memory on the device of ``runtime`` and its layout; None when it must be staged."""
+        ...
+
+    def check(self, *, written: bool, path: str) -> None:
+        """Refuse what a kernel cannot use, naming the parameter ``path``."""
+        ...
+
+    def span(self) -> HostSpan:
+        """Host memory in C order to stage from, and back to where the kernel wrote."""
+        ...
+
+    def finish(self) -> None:
+        """After the staged-back copy."""
+        ...
+
+    def gradient(self, *, create: bool) -> ArraySource | None:
+        """Where the gradient lives, or None; ``create`` allocates zeros where the framework has such a place."""
+        ...
+
+
+class NdarraySource:
+    """One of our arrays."""
+
+    __slots__ = ("array", "dtype", "shape")
+
+    def __init__(self, array: Ndarray) -> None:
+        self.array, self.dtype = array, array.dtype
+        self.shape = array.shape + array.element_shape
+
+    def view(self, runtime: Runtime) -> ArrayView | None:
+        return self.array.view_on(runtime)
+
+    def check(self, *, written: bool, path: str) -> None:
+        self.array._check()
+
+    def span(self) -> HostSpan:
+        raise AssertionError("an array of ours is always resident")
+
+    def finish(self) -> None:
+        pass
+
+    def gradient(self, *, create: bool) -> ArraySource | None:
+        return NdarraySource(self.array.grad) if self.array.grad is not None else None
+
+    def dual(self) -> ArraySource | None:
+        """Where the tangent lives, or None."""
+        return NdarraySource(self.array.dual) if self.array.dual is not None else None
+
+
+class HostSource:
+    """A NumPy array, or another framework's host tensor seen as one.
+
+    Fortran-ordered arrays are copied to C order and back; other strides are refused.
+    """
+
+    __slots__ = ("_copy", "array", "dtype", "grad", "owner", "shape")
+
+    def __init__(self, array: np.ndarray[Any, Any], grad: np.ndarray[Any, Any] | None = None, owner: object = None) -> None:
+        dtype = dt.from_numpy(array.dtype)
+        if dtype is None or not array.dtype.isnative:
+            raise ArgumentValueError(f"arrays of {array.dtype} are not supported", hint="convert it to a native integer or real type")
+        self.array, self.dtype, self.shape, self.grad, self.owner = array, dtype, array.shape, grad, owner
+        self._copy: np.ndarray[Any, Any] | None = None
+
+    def view(self, runtime: Runtime) -> ArrayView | None:
+        if not (self.array.flags.c_contiguous and self.array.flags.aligned) or not self.array.nbytes:
+            return None
+        buffer = runtime.device.adopt(self.array)
+        if buffer is None:
+            return None
+        return ArrayView(BufferRef(buffer, 0, self.array.nbytes), self.shape, contiguous_strides(self.shape, 1))
+
+    def check(self, *, written: bool, path: str) -> None:
+        """Refuse what the kernel cannot use, naming the parameter."""
+        flags = self.array.flags
+        if written and not flags.writeable:
+            raise ArgumentValueError(f"argument {path!r} is a read-only array, but the kernel writes it", hint="pass a writable copy")
+        if not (flags.c_contiguous or flags.f_contiguous):
+            raise ArgumentValueError(
+                f"argument {path!r} is not contiguous: wanted C or Fortran order, got shape {self.shape} with strides {self.array.strides}",
+                hint="pass numpy.ascontiguousarray(x), and copy back what the kernel wrote",
+            )
+
+    def span(self) -> HostSpan:
+        source = self.array
+        if not (source.flags.c_contiguous and source.flags.aligned):
+            source = self._copy = np.ascontiguousarray(self.array).copy()
+        return HostSpan(source.ctypes.data, source.nbytes, source)
+
+    def finish(self) -> None:
+        if self._copy is not None:
+            np.copyto(self.array, self._copy)
+
+    def gradient(self, *, create: bool) -> ArraySource | None:
+        if self.grad is not None:
+            return HostSource(self.grad)
+        return _torch_gradient(self.owner, create=create) if _is_torch(self.owner) else None
+
+
+@dataclass(frozen=True, slots=True)
+class WithGrad:
+    """A host array with its gradient array, as made by `with_grad`."""
+
+    data: Any
+    grad: Any
+
+
+def with_grad(data: Any, grad: Any) -> WithGrad:
+    """Pair a NumPy array with the array in which `kernel.grad` accumulates its gradient.
+
+    Parameters
+    ----------
+    data : numpy.ndarray
+        Real array passed to the kernel.
+    grad : numpy.ndarray
+        Array of the same shape and dtype.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x, gx = np.ones(3, np.float32), np.zeros(3, np.float32)
+    >>> pair = with_grad(x, gx)
+    """
+    if not (isinstance(data, np.ndarray) and isinstance(grad, np.ndarray)):
+        raise QuadrantsRuntimeTypeError("with_grad takes two NumPy arrays")
+    if data.shape != grad.shape or data.dtype != grad.dtype:
+        raise ArgumentValueError(f"the gradient must match its array: {data.dtype}{data.shape} against {grad.dtype}{grad.shape}")
+    return WithGrad(data, grad)
+
+
+def _is_torch(value: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_array(value: object) -> bool:
+    """Whether ``value`` can be passed for an array parameter."""
+    return isinstance(value, (Ndarray, np.ndarray, WithGrad)) or _is_torch(value)
+
+
+def array_source(value: Any, path: str) -> ArraySource:
+    """Return ``value`` as a source; typed errors name the parameter ``path``."""
+    if isinstance(value, Ndarray):
+        return NdarraySource(value)
+    if isinstance(value, np.ndarray):
+        return HostSource(value)
+    if isinstance(value, WithGrad):
+        return HostSource(value.data, value.grad)
+    if _is_torch(value):
+        return HostSource(_torch_array(value, path), owner=value)
+    raise QuadrantsRuntimeTypeError(
+        f"argument {path!r} must be an array, got {type(value).__name__}", hint="pass a qd.ndarray, a NumPy array or a torch tensor"
+    )
+
+
+def _torch_array(tensor: Any, path: str) -> np.ndarray[Any, Any]:
+    """NumPy view of a torch tensor on the host, sharing memory."""
+    if tensor.device.type != "cpu":
+        raise ArgumentValueError(
+            f"argument {path!r} is a tensor on device {tensor.device}, wanted one on the host", hint="pass tensor.cpu() and copy back what the kernel wrote"
+        )
+    if not tensor.is_contiguous():
+        raise ArgumentValueError(
+            f"argument {path!r} is not contiguous: got shape {tuple(tensor.shape)} with strides {tuple(tensor.stride())}", hint="pass tensor.contiguous()"
+        )
+    return tensor.detach().numpy()
+
+
+def _torch_gradient(tensor: Any, *, create: bool) -> ArraySource | None:
+    if not tensor.requires_grad:
+        return None
+    if tensor.grad is None:
+        if not create:
+            return None
+        import torch
+
+        tensor.grad = torch.zeros_like(tensor)
+    return HostSource(_torch_array(tensor.grad, "grad"), owner=tensor.grad)

@@ -1,0 +1,243 @@
+"""The one launcher.
+
+It resolves every array leaf by its path to device memory, stages what is not resident, packs, runs, and copies back what the kernel wrote. It has
+no branch per role of a buffer and none per backend.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from qd_core.backend.contract import Access, Artifact, BufferRef, BufferUse, CompileOptions, HostSpan, Launch, Module
+from qd_core.errors import LaunchError, Span
+from qd_core.ir.program import Program, Variant
+from qd_core.ir.rewrite import walk
+from qd_core.runtime.arguments import ArgumentTable, ArrayLeaf, ArrayView, no_overlap
+from qd_core.runtime.array import contiguous_strides
+from qd_core.runtime.context import Runtime
+from qd_core.runtime.interop import ArraySource
+
+__all__ = ["Executable", "decode_result"]
+
+NO_OVERLAP = "no_overlap"
+_WRITES = (Access.WRITE, Access.READ_WRITE)
+
+
+@dataclass(slots=True, eq=False)
+class Executable:
+    """A program ready to launch on one runtime.
+
+    Attributes
+    ----------
+    table : ArgumentTable
+        Layout of its words.
+    modules : dict
+        Loaded code by the guards it was compiled under; the empty set is right for every input.
+    supplied : dict
+        Arrays that core provides by path: results, temporaries, the log.
+    """
+
+    runtime: Runtime
+    program: Program
+    table: ArgumentTable
+    options: CompileOptions
+    returns: Any = None
+    span: Span | None = None
+    modules: dict[frozenset[str], Module] = field(default_factory=dict[frozenset[str], Module])
+    supplied: dict[str, ArrayView] = field(default_factory=dict[str, ArrayView])
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    guarded: bool = False
+
+    @staticmethod
+    def build(runtime: Runtime, program: Program, options: CompileOptions, returns: Any = None, span: Span | None = None) -> Executable:
+        """Prepare ``program``: run the compiler's own passes, build the table, allocate what core supplies."""
+        for step in runtime.compiler.pipeline():
+            program = step(program)
+        self = Executable(runtime, program, ArgumentTable.of(program), options, returns, span)
+        self.guarded = _gains_from_no_overlap(program)
+        for leaf in self.table.arrays:
+            self._supply(leaf)
+        return self
+
+    def _supply(self, leaf: ArrayLeaf) -> None:
+        log = self.runtime.log
+        if leaf.type.fixed_shape is not None:
+            shape = leaf.type.fixed_shape
+            nbytes = max(int(np.prod(shape)), 1) * leaf.type.element_size * leaf.type.dtype.nbytes
+            buffer = self.runtime.device.allocate(nbytes)
+            self.supplied[leaf.path] = ArrayView(BufferRef(buffer, 0, nbytes), shape, contiguous_strides(shape, leaf.type.element_size))
+        elif leaf.path == "log" and log is not None and self.program.sites:
+            self.supplied[leaf.path] = log.view
+
+    def module(self, guards: frozenset[str]) -> Module:
+        """Return the code for ``guards``, compiling it at the first use."""
+        module = self.modules.get(guards)
+        if module is None:
+            artifact = self.compile(guards)
+            module = self.modules[guards] = self.runtime.device.load(artifact)
+        return module
+
+    def compile(self, guards: frozenset[str]) -> Artifact:
+        """Generate code for one variant."""
+        from dataclasses import replace
+
+        return self.runtime.compiler.compile(self.program, replace(self.options, variant=Variant(guards)))
+
+    # -- launching ------------------------------------------------------------------------------------------------
+    def launch(self, scalars: Mapping[str, Any], sources: Mapping[str, ArraySource]) -> Any:
+        """Run once and return the kernel's result.
+
+        Parameters
+        ----------
+        scalars : mapping
+            Value of every scalar leaf by path.
+        sources : mapping
+            Array of every leaf that the caller passes, by path.
+        """
+        with self.lock:
+            staging = _Staging(self.runtime)
+            try:
+                views = [self._view(leaf, sources, staging) for leaf in self.table.arrays]
+                views = staging.copy_in(views)
+                self._run(scalars, views)
+                staging.copy_out()
+            finally:
+                staging.free()
+            return self.finish()
+
+    def _view(self, leaf: ArrayLeaf, sources: Mapping[str, ArraySource], staging: _Staging) -> ArrayView | _Staged:
+        supplied = self.supplied.get(leaf.path)
+        if supplied is not None:
+            return supplied
+        source = sources.get(leaf.path)
+        if source is None:
+            raise LaunchError(f"the kernel {self.program.name!r} uses {leaf.path!r}, which was not passed", span=self.span)
+        written = leaf.access in _WRITES
+        source.check(written=written, path=leaf.path)
+        view = source.view(self.runtime)
+        if view is None:
+            return staging.register(source, written, leaf.type.ndim)
+        ndim = leaf.type.ndim
+        return view if len(view.shape) == ndim else ArrayView(view.ref, view.shape[:ndim], view.strides[:ndim])
+
+    def _run(self, scalars: Mapping[str, Any], views: Sequence[ArrayView]) -> None:
+        device, table = self.runtime.device, self.table
+        words, extents = table.pack(device, self.runtime.compiler.abi.pointers, scalars, views)
+        uses = [BufferUse(views[leaf.index].ref, leaf.access, leaf.role, leaf.path) for leaf in table.arrays]
+        module = self.module(self.select(views))
+        packed = memoryview(np.array(words, np.uint64)) if words else memoryview(np.zeros(1, np.uint64))
+        device.default_stream.run(module, Launch(packed, extents, uses, self.program.name, self.span))
+
+    def select(self, views: Sequence[ArrayView]) -> frozenset[str]:
+        """Evaluate the launch guards: the facts under which code may be chosen."""
+        if not self.guarded:
+            return frozenset()
+        addresses = [int(self.runtime.device.address(v.ref)) for v in views]
+        return frozenset({NO_OVERLAP}) if no_overlap(self.table, views, addresses) else frozenset()
+
+    def finish(self) -> Any:
+        """Deliver messages of the launch and return its result."""
+        stream = self.runtime.device.default_stream
+        if self.program.sites and self.runtime.log is not None:
+            stream.synchronize()
+            self.runtime.log.drain(stream, self.program.sites)
+        return decode_result(self.returns, self._fetch) if self.returns is not None else None
+
+    def _fetch(self, path: str) -> np.ndarray[Any, Any]:
+        view = self.supplied[path]
+        leaf = next(a for a in self.table.arrays if a.path == path)
+        out = np.empty(view.shape, leaf.type.dtype.numpy)
+        stream = self.runtime.device.default_stream
+        stream.copy_out(HostSpan(out.ctypes.data, out.nbytes, out), BufferRef(view.ref.buffer, 0, out.nbytes))
+        return out
+
+
+def decode_result(returns: Any, fetch: Callable[[str], np.ndarray[Any, Any]]) -> Any:
+    """Rebuild the Python value of a kernel's ``returns`` specification from its result arrays."""
+    return returns.decode(fetch)
+
+
+def _gains_from_no_overlap(program: Program) -> bool:
+    """Whether knowing that arrays are disjoint could let code keep values in registers: a serial loop that writes memory."""
+    if not program.writes or len(program.reads | program.writes) < 2:
+        return False
+    loops = (n for t in program.tasks for n in walk(t.body) if n.op.name in ("for", "while"))
+    return any(inner.op.name in ("store", "atomic") for loop in loops for r in loop.regions for inner in walk(r))
+
+
+@dataclass(slots=True)
+class _Staged:
+    """A host span waiting for its place on the device."""
+
+    source: ArraySource
+    span: HostSpan
+    written: bool
+    ndim: int
+    view: ArrayView | None = None
+
+
+class _Staging:
+    """Host arrays of one launch, copied in and back.
+
+    Spans that overlap on the host share one device buffer, so that aliased arguments stay aliased.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.items: list[_Staged] = []
+        self.buffers: list[Any] = []
+
+    def register(self, source: ArraySource, written: bool, ndim: int) -> _Staged:
+        """Remember a source; its view exists after `copy_in`."""
+        item = _Staged(source, source.span(), written, ndim)
+        self.items.append(item)
+        return item
+
+    def copy_in(self, views: Sequence[ArrayView | _Staged]) -> list[ArrayView]:
+        """Allocate and fill device memory for registered sources; return ``views`` with them resolved."""
+        for group in self._groups():
+            self._place(group)
+        return [v.view if isinstance(v, _Staged) else v for v in views]  # type: ignore[misc]
+
+    def _groups(self) -> list[list[_Staged]]:
+        groups: list[list[_Staged]] = []
+        end = -1
+        for item in sorted(self.items, key=lambda i: (i.span.address, -i.span.nbytes)):
+            if groups and item.span.address < end:
+                groups[-1].append(item)
+            else:
+                groups.append([item])
+                end = -1
+            end = max(end, item.span.address + item.span.nbytes)
+        return groups
+
+    def _place(self, group: list[_Staged]) -> None:
+        device = self.runtime.device
+        base = group[0].span.address
+        nbytes = max(i.span.address + i.span.nbytes for i in group) - base
+        buffer = device.allocate(nbytes)
+        self.buffers.append(buffer)
+        for item in group:
+            ref = BufferRef(buffer, item.span.address - base, item.span.nbytes)
+            if item.span.nbytes:
+                device.default_stream.copy_in(ref, item.span)
+            shape = item.source.shape
+            item.view = ArrayView(ref, shape[: item.ndim], contiguous_strides(shape, 1)[: item.ndim])
+
+    def copy_out(self) -> None:
+        """Copy back what the kernel wrote."""
+        for item in self.items:
+            if item.written and item.view is not None:
+                if item.span.nbytes:
+                    self.runtime.device.default_stream.copy_out(item.span, item.view.ref)
+                item.source.finish()
+
+    def free(self) -> None:
+        """Free the device memory of this launch."""
+        for buffer in self.buffers:
+            self.runtime.device.free(buffer, after=self.runtime.device.default_stream)
