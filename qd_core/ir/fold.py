@@ -15,17 +15,22 @@ from qd_core.ir.ops import OPS, OpDef
 if TYPE_CHECKING:
     from qd_core.ir.build import Builder
 
-__all__ = ["evaluate", "fold_constant", "simplify"]
+__all__ = ["apply", "evaluate", "fold_constant", "simplify"]
 
 _CONST = OPS["const"]
 
 
 def evaluate(op: OpDef, args: tuple[Any, ...], result: DType) -> Any:
     """Apply the table's NumPy meaning to NumPy arrays or scalars and return NumPy data of ``result``."""
-    assert op.numpy is not None
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        return np.asarray(op.numpy(*args)).astype(result.numpy)
+        return apply(op, args, result)
+
+
+def apply(op: OpDef, args: tuple[Any, ...], result: DType) -> np.ndarray[Any, Any]:
+    """As `evaluate`, for a caller that has silenced NumPy's floating-point messages (``np.errstate``) around many of these."""
+    assert op.numpy is not None
+    return np.asarray(op.numpy(*args)).astype(result.numpy, copy=False)
 
 
 def result_type(op: OpDef, operands: tuple[Value, ...]) -> DType:
