@@ -10,7 +10,7 @@ changed: every write, and every region that contains one, starts a new epoch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -61,15 +61,18 @@ class Builder:
     ----------
     span : Span or None
         Source position given to new nodes.
+    exact : str or None
+        What fast math may do to new real arithmetic (attribute ``exact``, see `ir.ops`); None leaves it to the user's setting.
     """
 
-    __slots__ = ("_epoch", "_known", "_undo", "count", "region", "span")
+    __slots__ = ("_epoch", "_known", "_undo", "count", "exact", "region", "span")
 
     def __init__(self, region: Region) -> None:
         self.region = region
         self.span: Span | None = None
+        self.exact: str | None = None
         self.count = 0
-        self._known: dict[Any, Node] = {}
+        self._known: dict[Any, Any] = {}
         self._undo: list[list[Any]] = [[]]
         self._epoch = 0
 
@@ -92,12 +95,11 @@ class Builder:
             return same
         if op.commutative and constant_of(operands[0]) is not None:
             operands = (operands[1], operands[0])
-        key = (op, *map(id, operands))
-        node = self._known.get(key)
-        if node is not None:
-            return node
         result = operands[1].type if op is _SELECT else dt.u1 if op.result == "u1" else dt.i32 if op.result == "i32" else operands[0].type
-        return self._new(op, result, operands, _NO_ATTRS, key)
+        exact = self.exact if result.is_real else None
+        key = (op, *map(id, operands)) if exact is None else (op, exact, *map(id, operands))
+        node = self._known.get(key)
+        return node if node is not None else self._new(op, result, operands, _NO_ATTRS if exact is None else {"exact": exact}, key)
 
     def cast(self, value: Value, to: DType) -> Value:
         """Convert ``value`` to ``to``; the value itself when it has that type."""
@@ -115,6 +117,14 @@ class Builder:
     def select(self, condition: Value, a: Value, b: Value) -> Value:
         """Return ``a`` where ``condition`` holds, else ``b``."""
         return self.emit("select", condition, a, b)
+
+    def memo(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return what ``make()`` built for ``key`` in this scope or one around it: numbering for pure expansions with regions."""
+        known = self._known.get(key)
+        if known is None:
+            known = make()
+            self._remember(key, known)
+        return known
 
     # -- memory -------------------------------------------------------------------------------------------------
     def extent(self, array: Value, axis: int) -> Value:

@@ -5,6 +5,13 @@ check, documentation and the support matrix read this table and nothing else. El
 function over arrays of the operand type; its result is converted to the result type by the reader.
 
 Elementwise operations take operands of *one* type (the front end casts first). Exceptions are written in `operand_types`.
+
+The attribute ``exact`` of a node with a real result limits fast math (it is absent on what users write). Error-free
+transformations of `qd_core.math` rely on it, so every code generator obeys:
+
+* absent: the user's ``fast_math`` decides (reassociate, contract, reciprocal, no signed zeros);
+* ``"contract"``: a multiplication and an addition may be fused when ``fast_math`` is on, nothing else (LLVM: flag ``contract`` only);
+* ``"strict"``: rounded as written, never fused (LLVM: no flag).
 """
 
 from __future__ import annotations
@@ -179,7 +186,7 @@ def _powi(x: Any, n: Any) -> Any:
         base, left = base * base, left >> 1
     if x.dtype.kind == "f":
         return np.where(n < 0, one / result, result)
-    return np.where(n >= 0, result, np.where(np.abs(result) == 1, result, x.dtype.type(0)))
+    return np.where(n >= 0, result, np.where(np.abs(x) == 1, result, x.dtype.type(0)))
 
 
 def _popcnt(x: Any) -> Any:

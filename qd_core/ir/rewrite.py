@@ -70,7 +70,9 @@ class Copier:
         if copy is not None:
             copy(self, node)
         elif node.op.numpy is not None:
+            self.builder.exact = node.attrs.get("exact")
             self.mapping[node] = self.builder.emit(node.op.name, *self.values(node.operands))
+            self.builder.exact = None
         else:
             self.mapping[node] = self.builder.generic(node.op.name, node.type, self.values(node.operands), node.attrs)
 
