@@ -1,0 +1,118 @@
+"""`docs/status.toml`: its form, that its ids exist, and that a claim without proof fails a run of the whole suite."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+CLAIMS = tomllib.loads((ROOT / "docs" / "status.toml").read_text(encoding="utf-8"))["claim"]
+
+
+def defined(path: Path) -> set[str]:
+    """Ids (without the file) of the test functions of a module."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}::{f.name}" for f in node.body if isinstance(f, ast.FunctionDef)}
+    return found
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: f"{c['issue']}-{c['text'][:40]}")
+def test_a_claim_names_tests_that_exist(claim):
+    assert set(claim) <= {"issue", "text", "tests", "needs"}
+    assert isinstance(claim["issue"], int)
+    assert claim["text"]
+    assert claim["tests"]
+    for test in claim["tests"]:
+        file, _, name = test.partition("::")
+        assert (ROOT / file).is_file(), f"{file} does not exist"
+        assert re.sub(r"\[.*", "", name) in defined(ROOT / file), f"{test} does not exist"
+
+
+def test_no_claim_stands_twice():
+    texts = [(claim["issue"], claim["text"]) for claim in CLAIMS]
+    assert len(set(texts)) == len(texts)
+
+
+PROJECT = {
+    "pyproject.toml": '[tool.pytest.ini_options]\ntestpaths = ["tests"]\n',
+    "tests/test_some.py": """
+import pytest
+def test_good(): pass
+def test_skips(): pytest.skip("no device")
+@pytest.mark.parametrize("n", [1, 2])
+def test_cases(n):
+    if n == 2: pytest.skip("no second")
+""",
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a small project with this repository's check and one claim; give the exit status and what was printed."""
+    for name, text in {**PROJECT, "conftest.py": (ROOT / "conftest.py").read_text()}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "docs").mkdir()
+
+    def run(test: str, *words: str, more: str = "") -> tuple[int, str]:
+        claim = f'[[claim]]\nissue = 1\ntext = "it works"\ntests = ["tests/test_some.py::{test}"]\n{more}\n'
+        (tmp_path / "docs" / "status.toml").write_text(claim)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+        env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        env.pop("PYTEST_ADDOPTS", None)
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("test", ["test_good", "test_cases[1]"])
+def test_a_proven_claim_passes(run, test):
+    status, text = run(test)
+    assert status == 0, text
+    assert "without proof" not in text
+
+
+@pytest.mark.parametrize(
+    ("test", "why"),
+    [("test_gone", "did not run"), ("test_skips", "skipped"), ("test_cases", "skipped"), ("test_cases[2]", "skipped")],
+)
+def test_an_unproven_claim_fails_the_whole_run(run, test, why):
+    status, text = run(test)
+    assert status == 1, text
+    assert f"issue 1, 'it works': tests/test_some.py::{test} {why}" in text
+
+
+def test_workers_report_to_the_check(run):
+    status, text = run("test_skips", "-p", "xdist.plugin", "-n", "1")
+    assert status == 1, text
+    assert "test_skips skipped" in text
+    assert run("test_good", "-p", "xdist.plugin", "-n", "1")[0] == 0
+
+
+@pytest.mark.parametrize("words", [("tests/test_some.py",), ("-k", "good")])
+def test_a_partial_run_judges_nothing(run, words):
+    status, text = run("test_gone", *words)
+    assert status == 0, text
+
+
+def test_a_claim_may_need_a_module(run):
+    status, text = run("test_skips", more='needs = ["qd_nowhere"]')
+    assert status == 0, text
+    assert "'it works': not proven here, needs qd_nowhere" in text
+    assert run("test_skips", more='needs = ["json"]')[0] == 1
