@@ -49,6 +49,10 @@ class ArraySource(Protocol):
         """Where the gradient lives, or None; ``create`` allocates zeros where the framework has such a place."""
         ...
 
+    def dual(self) -> ArraySource | None:
+        """Where the tangent lives, or None."""
+        ...
+
 
 class NdarraySource:
     """One of our arrays."""
@@ -127,6 +131,9 @@ class HostSource:
         if self.grad is not None:
             return HostSource(self.grad)
         return _torch_gradient(self.owner, create=create) if _is_torch(self.owner) else None
+
+    def dual(self) -> ArraySource | None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

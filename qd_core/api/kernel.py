@@ -1,0 +1,128 @@
+"""`@qd.kernel`: specialisation by argument types, compilation, launch.
+
+A kernel object is called directly: its class has the native packer as ``__call__`` once a specialisation exists (see
+`runtime.native`), and falls back to the Python path below for every argument that packer does not take.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from qd_core.api.binding import Bound, bind_argument, bind_call
+from qd_core.autodiff.forward import forward
+from qd_core.autodiff.reverse import reverse
+from qd_core.backend.contract import CompileOptions
+from qd_core.errors import LaunchError
+from qd_core.frontend.lower import LowerOptions, lower
+from qd_core.frontend.signature import ArgType, ArrayArg, KernelInfo, kernel_info
+from qd_core.ir.nodes import Function
+from qd_core.passes.offload import offload
+from qd_core.runtime.context import Options, Runtime, current
+from qd_core.runtime.launch import Executable
+
+__all__ = ["Kernel", "kernel"]
+
+PRIMAL, REVERSE, FORWARD = "primal", "reverse", "forward"
+
+
+class Kernel:
+    """A compiled-on-demand kernel.
+
+    Parameters
+    ----------
+    function : callable
+        The decorated Python function.
+    mode : str
+        ``"primal"``, ``"reverse"`` or ``"forward"``.
+    """
+
+    def __init__(self, function: Callable[..., Any], mode: str = PRIMAL, info: KernelInfo | None = None) -> None:
+        functools.update_wrapper(self, function)
+        self.info = info if info is not None else kernel_info(function)
+        self.mode = mode
+        self._executables: dict[Any, Executable] = {}
+
+    @functools.cached_property
+    def grad(self) -> Kernel:
+        """The reverse-mode kernel: same arguments, adds to the gradients of what the kernel reads."""
+        return Kernel(self.info.function, REVERSE, self.info)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        executable, bound = self._prepare(args, kwargs)
+        return executable.launch(bound.scalars, bound.sources)
+
+    def _prepare(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Executable, Bound]:
+        """Bind a call; compile when its argument types are new."""
+        runtime = current()
+        bound = Bound(runtime.options, create=self.mode == REVERSE)
+        values = bind_call(self.info, args, kwargs)
+        types = tuple(bind_argument(bound, p.name, p.annotation, v) for p, v in zip(self.info.parameters, values, strict=True))
+        key = (runtime.generation, types)
+        executable = self._executables.get(key)
+        if executable is None:
+            self._drop_stale(runtime)
+            executable = self._executables[key] = self._build(runtime, types)
+        return executable, bound
+
+    def _drop_stale(self, runtime: Runtime) -> None:
+        for key in [k for k in self._executables if k[0] != runtime.generation]:
+            del self._executables[key]
+
+    def _build(self, runtime: Runtime, types: tuple[ArgType, ...]) -> Executable:
+        options = runtime.options
+        function = self.transform(lower(self.info, types, lower_options(options)), types)
+        return Executable.build(runtime, offload(function), compile_options(options), function.attrs.get("returns"), self.info.span)
+
+    def transform(self, function: Function, types: tuple[ArgType, ...]) -> Function:
+        """Apply the kernel's mode to lowered IR."""
+        if self.mode == PRIMAL:
+            return function
+        active = frozenset(p.name for p, t in zip(self.info.parameters, types, strict=True) if isinstance(t, ArrayArg) and t.needs_grad)
+        if not active:
+            raise LaunchError(
+                f"no argument of {self.info.name!r} has a gradient, so .grad() would do nothing",
+                hint="create an array with needs_grad=True, pass qd.with_grad(x, gx), or a tensor with requires_grad",
+            )
+        return reverse(function, active) if self.mode == REVERSE else forward(function, active)
+
+    def __repr__(self) -> str:
+        return f"<qd kernel {self.info.name}{'' if self.mode == PRIMAL else ' ' + self.mode}>"
+
+
+def lower_options(options: Options) -> LowerOptions:
+    """Options of the front end."""
+    return LowerOptions(
+        default_ip=options.default_ip,
+        default_fp=options.default_fp,
+        debug=options.debug,
+        check_out_of_bound=options.check_out_of_bound or options.debug,
+        short_circuit=options.short_circuit_operators,
+        unrolling_limit=options.unrolling_limit,
+    )
+
+
+def compile_options(options: Options) -> CompileOptions:
+    """Options of code generation."""
+    return CompileOptions(
+        fast_math=options.fast_math, debug=options.debug, check_out_of_bound=options.check_out_of_bound, opt_level=options.opt_level
+    )
+
+
+def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Make a Python function a parallel kernel.
+
+    Used bare or with options (`fastcache`, `graph`, `pure` are accepted for compatibility and change nothing yet).
+
+    Raises
+    ------
+    QuadrantsSyntaxError
+        The source cannot be read, or a parameter has no annotation.
+    """
+    if function is None:
+        return lambda f: kernel(f, **options)
+    unknown = set(options) - {"pure", "fastcache", "graph", "checkpoints"}
+    if unknown:
+        raise TypeError(f"kernel() has no option {sorted(unknown)[0]!r}")
+    return Kernel(function)
