@@ -328,8 +328,7 @@ class _Parser:
         return frozenset(self.listed(self.integer, ")"))
 
     def site(self) -> Site:
-        kind, message, dtypes, location, excerpt = (self.literal() for _ in range(5))
-        return Site(kind, message, dtypes, location, excerpt)
+        return Site(*(self.literal() for _ in range(6)))
 
     def task(self) -> Task:
         name = self.string()

@@ -109,7 +109,7 @@ def _numbers(numbers: Iterable[int]) -> str:
 
 
 def _site(site: Site) -> str:
-    fields = (site.kind, site.message, tuple(site.dtypes), site.location, site.excerpt)
+    fields = (site.kind, site.message, tuple(site.dtypes), site.location, site.excerpt, tuple(site.details))
     return "site " + " ".join(map(format_literal, fields))
 
 

@@ -13,7 +13,7 @@ from qd_core.dtypes import DType
 from qd_core.errors import InvalidIRError, Span
 from qd_core.ir.nodes import ArrayType, Function, Node, Param, Region, Role, ScratchType, Value
 from qd_core.ir.ops import ATOMIC_KINDS, BITS, NUM, OPS, OpDef
-from qd_core.ir.program import DeviceWord, Extent, Fixed, HostExpr, Program, Task
+from qd_core.ir.program import DeviceWord, Extent, Fixed, HostExpr, Program, Task, accesses
 
 __all__ = ["verify"]
 
@@ -150,6 +150,7 @@ def _check_node(node: Node) -> None:
 
 def _elementwise(v: _View, op: OpDef) -> None:
     first = v.types[0]
+    v.require(v.attrs.get("exact") in (None, "contract", "strict"), f"attribute 'exact' is {v.attrs.get('exact')!r}")
     v.require(first in op.types, f"does not take {first!r}")
     v.same("its operand types", v.types, [first] * op.arity)
     v.result(dt.u1 if op.result == "u1" else dt.i32 if op.result == "i32" else first)
@@ -324,7 +325,9 @@ def _verify_program(program: Program) -> None:
     writes: set[Value] = set()
     for task in program.tasks:
         _verify_task(scope, program, task)
-        _collect(task.body, reads, writes)
+        read, written = accesses(task.body)
+        reads |= read
+        writes |= written
     for what, found, listed in (("read", reads, program.reads), ("written", writes, program.writes)):
         for n, p in enumerate(program.params):
             _require(p not in found or n in listed, f"{program.name}: parameter {p.path!r} is {what} but not listed as {what}")
@@ -361,17 +364,6 @@ def _verify_host(name: str, extent: HostExpr) -> None:
     for node in body.nodes[:-1]:
         host = node.op.numpy is not None or node.op.name in ("const", "cast", "bitcast", "extent")
         _require(host, f"{name} cannot be computed by the host: {node.op.name}", node.span)
-
-
-def _collect(region: Region, reads: set[Value], writes: set[Value]) -> None:
-    for node in region.nodes:
-        array = node.operands[0] if node.operands and isinstance(node.operands[0].type, ArrayType) else None
-        if array is not None and node.op.reads:
-            reads.add(array)
-        if array is not None and node.op.writes:
-            writes.add(array)
-        for inner in node.regions:
-            _collect(inner, reads, writes)
 
 
 def _verify_site(program: Program, node: Node) -> None:
