@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import itertools
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 PIPELINE_VERSION = 1
 """Goes into `host_identity`; raise it whenever the same IR may give another object."""
@@ -74,11 +75,30 @@ class LoadedObject(dict[str, int]):
         self.tracker = tracker
 
 
+class ObjectStore(Protocol):
+    """Keeps objects between processes."""
+
+    def get(self, key: str) -> bytes | None:
+        """Return what was put under `key`, or None."""
+        ...
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep `data` under `key`."""
+        ...
+
+
 class Jit:
     """A just-in-time compiler and linker for the host.
 
     It is never torn down: unmapping code under a running thread cannot be made safe from here.
+
+    Attributes
+    ----------
+    store
+        Where `compile_kept` keeps objects; None compiles every time.
     """
+
+    store: ObjectStore | None = None
 
     def __init__(self) -> None:
         self._names = itertools.count()
@@ -109,6 +129,18 @@ class Jit:
             raise ValueError(f"opt_level must be 0 to {MAX_OPT_LEVEL}, got {opt_level}")
         module = self._optimized(ir_text, vectorize, opt_level)
         return bytes(self._machine(opt_level).emit_object(module))
+
+    def compile_kept(self, ir_text: str, *, vectorize: bool, opt_level: int) -> bytes:
+        """Compile like `compile`, or take the object from `store` if it has been compiled on this host before."""
+        if self.store is None:
+            return self.compile(ir_text, vectorize=vectorize, opt_level=opt_level)
+        text = f"{host_identity()}\n{vectorize} {opt_level}\n{ir_text}"
+        key = hashlib.sha256(text.encode()).hexdigest()
+        code = self.store.get(key)
+        if code is None:
+            code = self.compile(ir_text, vectorize=vectorize, opt_level=opt_level)
+            self.store.put(key, code)
+        return code
 
     def optimized_ir(self, ir_text: str, *, vectorize: bool, opt_level: int) -> str:
         """Return the module's text after the passes that `compile` runs, for dumps."""

@@ -1,0 +1,499 @@
+"""Launches without Python on their path: the plans that the native launch entry follows.
+
+A `NativeLauncher` belongs to one kernel. Its `entry` is a builtin function that first tries the installed plans, one for each
+combination of argument types that was launched before, and calls the Python slow path when none fits. So the slow path is the
+definition of what a launch does; a plan only repeats, quicker, what it did, and must fill the same words.
+
+To make a kernel object callable through it, give each kernel a class of its own that has the builtin as `__call__`
+(`callable_class`): a builtin is not a descriptor, so the call does not pass through a bound method.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from qd_core.dtypes import DType
+from qd_core.runtime import native_tables as tables
+from qd_core.runtime.native_ir import IMPORTS, SYMBOLS, launch_ir
+from qd_core.runtime.native_layout import (
+    ALIGNED,
+    C_CONTIGUOUS,
+    WORD,
+    WRITEABLE,
+    LayoutError,
+    disabled_reason,
+    make_holder,
+    probe_layout,
+    slot_offset,
+)
+
+RELEASE_SECONDS = 20e-6
+"""A launch that is expected to take this long lets other Python threads run."""
+
+SECONDS_PER_ITERATION = 2e-9
+"""Assumed cost of one iteration where nothing better is known."""
+
+MAX_PLANS = 8
+"""Plans of one kernel; later combinations of types take the slow path."""
+
+NEVER = float("inf")
+
+_METH_FASTCALL_KEYWORDS = 0x0080 | 0x0002
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarArgument:
+    """A scalar: argument `position` fills word `word` with its bits as `dtype`, zero-extended.
+
+    `accepts` are the exact Python types taken here; anything else goes to the slow path, as does an integer out of range.
+    """
+
+    position: int
+    word: int
+    dtype: DType
+    accepts: tuple[type, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderArgument:
+    """An array of ours: fills `1 + 2 * ndim` words from `word` on from the header that its member `slot` holds.
+
+    Parameters
+    ----------
+    cls
+        Exact type of the object.
+    slot
+        Name of the `__slots__` member of `cls` that holds the header (`make_holder`).
+    key
+        What the header's first word must be; never 0.
+    hop
+        `""` for the array itself, `"grad"` or `"dual"` for the array whose header its header names.
+    written
+        Whether the kernel writes it.
+    """
+
+    position: int
+    word: int
+    cls: type
+    slot: str
+    key: int
+    ndim: int
+    hop: str = ""
+    written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NumpyArgument:
+    """A C-contiguous, aligned `numpy.ndarray` of exactly `dtype`; it must be writeable where the kernel writes it.
+
+    Strides are computed from the extents. `ndim` counts run-time axes, `element_shape` the static axes behind them.
+    """
+
+    position: int
+    word: int
+    dtype: DType
+    ndim: int
+    element_shape: tuple[int, ...] = ()
+    written: bool = False
+
+
+Argument = ScalarArgument | HeaderArgument | NumpyArgument
+
+
+@dataclass(frozen=True, slots=True)
+class WordExtent:
+    """The extent that a packed word holds: an array's extent (64 bits), or an i32 scalar (`signed32`). Negative means 0."""
+
+    word: int
+    signed32: bool = False
+
+
+Axis = int | WordExtent
+"""An iteration count that is fixed (-1: the device knows), or that a word holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Code that may run when all of `guards` hold (`no_overlap`): C function, its context, and what keeps both alive."""
+
+    function: int
+    context: int
+    guards: frozenset[str] = frozenset()
+    owner: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultWord:
+    """A scalar result of `dtype` at host address `address`, which the function's return makes valid."""
+
+    dtype: DType
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """How to launch one kernel with one combination of argument types.
+
+    Parameters
+    ----------
+    arguments
+        Number of positional arguments.
+    leaves
+        What each argument must be and which words it fills; an argument may fill several leaves (its gradient).
+    words
+        All words, with those that no argument fills (results, temporaries, the log) final.
+    tasks
+        For each task its axes, in order; serial tasks have none.
+    variants
+        Tried in order; the last must have no guards.
+    extents_function
+        Address of `i64 f(i64 *words, i64 *extents)`, for extents that `tasks` cannot say: fills all of them and returns
+        the work. `tasks` then only says how many there are.
+    release
+        Work (iterations, summed over tasks) from which on the GIL is released during the call.
+    log
+        Addresses of words that are 0 after a launch without prints or failed checks.
+    after
+        Called when one of `log` is not 0, or the function returned a status other than 0 (`NativeLauncher.status`); its
+        result is the launch's.
+    result, finish
+        A scalar to decode, or a function that returns the launch's result; None for neither.
+    owners
+        What must stay alive as long as the plan.
+    """
+
+    arguments: int
+    leaves: tuple[Argument, ...]
+    words: Sequence[int]
+    tasks: tuple[tuple[Axis, ...], ...]
+    variants: tuple[Variant, ...]
+    extents_function: int = 0
+    release: float = RELEASE_SECONDS / SECONDS_PER_ITERATION
+    stream: int = 0
+    log: tuple[int, ...] = ()
+    after: Callable[[], Any] | None = None
+    result: ResultWord | None = None
+    finish: Callable[[], Any] | None = None
+    owners: tuple[object, ...] = field(default=(), compare=False)
+
+
+class NativeLauncher:
+    """The native entry of one kernel.
+
+    Parameters
+    ----------
+    slow
+        Launches with any arguments; called with exactly what `entry` got whenever no plan fits.
+    runtime
+        The loaded machine code; None takes the tested one of this process.
+
+    Raises
+    ------
+    RuntimeError
+        Native launches are off here; `unavailable_reason()` says why.
+    """
+
+    def __init__(self, slow: Callable[..., Any], *, runtime: Runtime | None = None) -> None:
+        runtime = load_runtime() if runtime is None else runtime
+        self._head = make_holder(len(tables.HEAD))
+        self._slow = slow
+        self._plans: list[_PlanMemory] = []
+        _write(self._head, tables.HEAD, "slow", id(slow))
+        _write(self._head, tables.HEAD, "call_name", id(_CALL))
+        self.entry: Callable[..., Any] = runtime.function(self._head)
+        # The builtin owns its head; the head's addresses are owned by this object, so it must live as long as the builtin.
+        self._head.launcher = self  # type: ignore[attr-defined]
+
+    @property
+    def full(self) -> bool:
+        """Whether no further plan can be installed."""
+        return len(self._plans) >= MAX_PLANS
+
+    @property
+    def launches(self) -> int:
+        """Launches that took a plan."""
+        return sum(plan.read("launches") for plan in self._plans)
+
+    @property
+    def status(self) -> int:
+        """What the kernel's function returned when `after` is called; 0 otherwise."""
+        return next((s for plan in self._plans if (s := plan.read("status"))), 0)
+
+    def install(self, plan: LaunchPlan) -> None:
+        """Add a plan; it is tried after those installed before. Does nothing when `full`.
+
+        Raises
+        ------
+        ValueError
+            The plan contradicts itself.
+        """
+        _check(plan)
+        if self.full:
+            return
+        memory = _PlanMemory(plan)
+        if self._plans:
+            self._plans[-1].write("next", memory.address)
+        else:
+            _write(self._head, tables.HEAD, "plan", memory.address)
+        self._plans.append(memory)
+
+    def clear(self) -> None:
+        """Forget all plans, for instance because the device was closed; memory stays until the kernel goes."""
+        _write(self._head, tables.HEAD, "plan", 0)
+        _retired.extend(plan for plan in self._plans if plan.read("busy"))
+        self._plans = []
+
+
+class _PlanMemory:
+    """A plan as the machine code reads it, with everything that its addresses point to."""
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._owners: list[object] = [plan]
+        self._memory = make_holder(len(tables.PLAN))
+        self.address = ctypes.addressof(self._memory)
+        self.write("arguments", plan.arguments)
+        self._table("leaf_count", "leaves", [self._leaf(leaf) for leaf in plan.leaves])
+        self._table("word_count", "words", [list(plan.words)])
+        self._table("axis_count", "axes", _axes(plan.tasks))
+        self._table("written_count", "written", [[n for n, leaf in enumerate(plan.leaves) if _is_written(leaf)]])
+        self._table("variant_count", "variants", [_variant(v) for v in plan.variants])
+        self._table("log_count", "log", [list(plan.log)])
+        self.write("word_count", len(plan.words))
+        self.write("log_count", len(plan.log))
+        self.write("written_count", self._guarded_writes(plan))
+        self.write("extents_function", plan.extents_function)
+        self.write("release", struct.unpack("<Q", struct.pack("<d", plan.release))[0])
+        self.write("stream", plan.stream)
+        self._result(plan)
+
+    def read(self, name: str) -> int:
+        return self._memory[tables.PLAN.index(name)]
+
+    def write(self, name: str, value: int) -> None:
+        _write(self._memory, tables.PLAN, name, value)
+
+    def _table(self, count: str, pointer: str, rows: Sequence[Sequence[int]]) -> None:
+        values = [value for row in rows for value in row]
+        self.write(count, len(rows))
+        self.write(pointer, self._keep(values))
+
+    def _keep(self, values: Sequence[int]) -> int:
+        memory = make_holder(max(len(values), 1))
+        for n, value in enumerate(values):
+            memory[n] = value & (2**64 - 1)
+        self._owners.append(memory)
+        return ctypes.addressof(memory)
+
+    def _guarded_writes(self, plan: LaunchPlan) -> int:
+        guarded = any(v.guards for v in plan.variants)
+        return sum(map(_is_written, plan.leaves)) if guarded else 0
+
+    def _leaf(self, leaf: Argument) -> list[int]:
+        if isinstance(leaf, ScalarArgument):
+            values = _scalar_leaf(leaf)
+        elif isinstance(leaf, HeaderArgument):
+            values = _header_leaf(leaf)
+        else:
+            values = _numpy_leaf(leaf) | {"element_shape": self._keep(leaf.element_shape)}
+        return _row(tables.LEAF, values | {"argument": leaf.position, "word": leaf.word})
+
+    def _result(self, plan: LaunchPlan) -> None:
+        self.write("after", id(plan.after) if plan.after is not None else id(_no_report))
+        if plan.finish is not None:
+            self.write("result_kind", tables.RESULT_CALL)
+            self.write("finish", id(plan.finish))
+        elif plan.result is not None:
+            self.write("result_kind", _RESULT_KINDS[plan.result.dtype.name])
+            self.write("result", plan.result.address)
+
+
+def _no_report() -> None:
+    raise RuntimeError("a kernel reported a status, and its launch plan has nothing to handle it")
+
+
+_CALL = "__call__"
+_retired: list[_PlanMemory] = []
+_RESULT_KINDS = {
+    "i64": tables.RESULT_I64,
+    "u64": tables.RESULT_U64,
+    "i32": tables.RESULT_I32,
+    "u32": tables.RESULT_U32,
+    "f64": tables.RESULT_F64,
+    "f32": tables.RESULT_F32,
+    "u1": tables.RESULT_BOOL,
+}
+_ACCEPTS: dict[type, int] = {int: tables.ACCEPT_INT, float: tables.ACCEPT_FLOAT, bool: tables.ACCEPT_BOOL}
+_HOPS = {"": 0, "grad": tables.HEADER_GRAD, "dual": tables.HEADER_DUAL}
+
+
+def supports_result(dtype: DType) -> bool:
+    """Return whether a scalar result of `dtype` can be decoded without a `finish` function."""
+    return dtype.name in _RESULT_KINDS
+
+
+def supports_scalar(dtype: DType) -> bool:
+    """Return whether scalars of `dtype` can be packed natively (16-bit reals cannot)."""
+    return dtype.name != "f16"
+
+
+def _check(plan: LaunchPlan) -> None:
+    if not plan.variants or plan.variants[-1].guards:
+        raise ValueError("the last variant of a launch plan must be right for every input")
+    if len(plan.words) > tables.MAX_WORDS:
+        raise ValueError(f"a launch plan has at most {tables.MAX_WORDS} words, got {len(plan.words)}")
+    for leaf in plan.leaves:
+        size = 1 if isinstance(leaf, ScalarArgument) else 1 + 2 * leaf.ndim
+        if not (0 <= leaf.position < plan.arguments and 0 <= leaf.word <= len(plan.words) - size):
+            raise ValueError(f"{leaf} is out of range")
+        if isinstance(leaf, HeaderArgument) and leaf.key == 0:
+            raise ValueError("class key 0 means a freed array")
+        if isinstance(leaf, ScalarArgument) and not supports_scalar(leaf.dtype):
+            raise ValueError(f"scalars of {leaf.dtype} are not packed natively")
+    for axes in plan.tasks:
+        if any(isinstance(axis, WordExtent) and not 0 <= axis.word < len(plan.words) for axis in axes):
+            raise ValueError(f"an extent of {axes} is out of range")
+
+
+def _is_written(leaf: Argument) -> bool:
+    return not isinstance(leaf, ScalarArgument) and leaf.written
+
+
+def _scalar_leaf(leaf: ScalarArgument) -> dict[str, int]:
+    accepts = sum(_ACCEPTS[kind] for kind in set(leaf.accepts))
+    if leaf.dtype.is_real:
+        return {"kind": tables.REAL, "type": accepts, "mask": leaf.dtype.bits}
+    low, high = int(leaf.dtype.min), min(int(leaf.dtype.max), 2**63 - 1)
+    mask = (1 << max(leaf.dtype.bits, 8)) - 1
+    return {"kind": tables.INTEGER, "type": accepts, "low": low, "high": high, "mask": mask}
+
+
+def _header_leaf(leaf: HeaderArgument) -> dict[str, int]:
+    return {
+        "kind": tables.HEADER_ARRAY,
+        "type": id(leaf.cls),
+        "key": leaf.key,
+        "ndim": leaf.ndim,
+        "hop": _HOPS[leaf.hop],
+        "slot": _slot_offset(leaf.cls, leaf.slot),
+    }
+
+
+def _numpy_leaf(leaf: NumpyArgument) -> dict[str, int]:
+    return {
+        "kind": tables.NUMPY_ARRAY,
+        "type": id(np.ndarray),
+        "key": id(leaf.dtype.numpy),
+        "ndim": leaf.ndim,
+        "flags": C_CONTIGUOUS | ALIGNED | (WRITEABLE if leaf.written else 0),
+        "element_axes": len(leaf.element_shape),
+        "element_size": int(np.prod(leaf.element_shape, dtype=np.int64)),
+        "itemsize": leaf.dtype.nbytes,
+    }
+
+
+def _axes(tasks: Sequence[Sequence[Axis]]) -> list[list[int]]:
+    rows: list[list[int]] = []
+    for task in tasks:
+        for n, axis in enumerate(task):
+            kind, value = (tables.AXIS_FIXED, axis) if isinstance(axis, int) else _word_axis(axis)
+            rows.append([kind, value, int(n == 0)])
+    return rows
+
+
+def _word_axis(axis: WordExtent) -> tuple[int, int]:
+    return (tables.AXIS_WORD_I32 if axis.signed32 else tables.AXIS_WORD), axis.word
+
+
+def _variant(variant: Variant) -> list[int]:
+    unknown = variant.guards - {"no_overlap"}
+    if unknown:
+        raise ValueError(f"native launches know no guard {sorted(unknown)}")
+    guards = tables.GUARD_NO_OVERLAP if variant.guards else 0
+    return _row(tables.VARIANT, {"guards": guards, "function": variant.function, "context": variant.context})
+
+
+def _row(table: tuple[str, ...], values: dict[str, int]) -> list[int]:
+    return [values.get(name, 0) for name in table]
+
+
+def _write(memory: ctypes.Array[ctypes.c_uint64], table: tuple[str, ...], name: str, value: int) -> None:
+    memory[table.index(name)] = value & (2**64 - 1)
+
+
+@functools.cache
+def _slot_offset(cls: type, slot: str) -> int:
+    return slot_offset(cls, slot)
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+class Runtime:
+    """The loaded machine code, once a process."""
+
+    def __init__(self) -> None:
+        from qd_core.cpu.jit import process_jit
+
+        jit = process_jit()
+        code = jit.compile_kept(launch_ir(probe_layout()), vectorize=False, opt_level=1)
+        symbols = jit.load(code, SYMBOLS, {name: _c_address(name) for name in IMPORTS})
+        self.capture = symbols["qd_capture"]
+        self._method = _MethodDef(b"launch", symbols["qd_launch"], _METH_FASTCALL_KEYWORDS, None)
+        self._new = ctypes.pythonapi.PyCFunction_NewEx
+        self._new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+        self._new.restype = ctypes.py_object
+
+    def function(self, head: object) -> Callable[..., Any]:
+        """Return a builtin function whose `self` is `head`."""
+        return self._new(ctypes.addressof(self._method), head, None)
+
+
+def _c_address(name: str) -> int:
+    return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, name))
+
+
+@functools.cache
+def _loaded() -> Runtime | str:
+    reason = disabled_reason()
+    if reason is not None:
+        return reason
+    try:
+        runtime = Runtime()
+        from qd_core.runtime.native_check import self_test
+
+        self_test(runtime)
+    except (LayoutError, RuntimeError, AttributeError, ValueError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    return runtime
+
+
+def load_runtime() -> Runtime:
+    """Return the tested machine code; `RuntimeError` says why there is none."""
+    loaded = _loaded()
+    if isinstance(loaded, str):
+        raise RuntimeError(f"native launches are off: {loaded}")
+    return loaded
+
+
+def unavailable_reason() -> str | None:
+    """Return why launches take the Python path, or None when they are native. The first call tests this interpreter."""
+    loaded = _loaded()
+    return loaded if isinstance(loaded, str) else None
+
+
+def callable_class(base: type, entry: Callable[..., Any]) -> type:
+    """Return a subclass of `base` whose instances call `entry` with exactly the arguments of the call."""
+    return type(base.__name__, (base,), {"__slots__": (), "__call__": entry, "__doc__": base.__doc__, "__module__": base.__module__})
