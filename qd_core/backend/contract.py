@@ -54,8 +54,14 @@ class HostSpan:
     owner: object
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Buffer:
+class _WeakReferable:
+    """Gives a slotted dataclass a slot for weak references (`weakref_slot` needs Python 3.11)."""
+
+    __slots__ = ("__weakref__",)
+
+
+@dataclass(slots=True, eq=False)
+class Buffer(_WeakReferable):
     """Device memory. ``owner`` is the adopted foreign tensor, None for memory that the device allocated.
 
     ``handle`` is the plugin's own.
