@@ -9,7 +9,6 @@ changed: every write, and every region that contains one, starts a new epoch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 from qd_core import dtypes as dt
 from qd_core.dtypes import DType
 from qd_core.errors import Span
+from qd_core.ir.convert import convert
 from qd_core.ir.fold import fold_constant, simplify
 from qd_core.ir.nodes import Arg, ArrayType, Node, Param, Region, Result, ScratchType, Value
 from qd_core.ir.ops import OPS
@@ -37,11 +37,20 @@ def constant_of(value: Value) -> Any:
 def normalize_constant(dtype: DType, value: Any) -> int | float | bool:
     """Wrap, round or truncate ``value`` to what a ``dtype`` can hold, as a Python scalar."""
     if dtype.is_real:
-        return float(value) if dtype is dt.f64 else float(np.asarray(value, np.float64).astype(dtype.numpy))
+        if dtype is dt.f64:
+            return float(value)
+        with np.errstate(over="ignore"):  # a value beyond the type's range becomes an infinity
+            return float(np.asarray(value, np.float64).astype(dtype.numpy))
     if dtype is dt.u1:
         return bool(value)
     value = int(value) & ((1 << dtype.bits) - 1)
     return value - (1 << dtype.bits) if dtype.kind == "i" and value >> (dtype.bits - 1) else value
+
+
+def _cast_constant(source: DType, to: DType, value: Any) -> Any:
+    """Value of `cast` of a constant, up to what `normalize_constant` does."""
+    direct = to.is_real if source.is_real else to.is_integral or abs(value) <= 2**53
+    return value if direct else convert(source.scalar(value), to).item()
 
 
 def _key_of(dtype: DType, value: Any) -> Any:
@@ -106,8 +115,8 @@ class Builder:
         if value.type is to:
             return value
         const = constant_of(value)
-        if const is not None and (not isinstance(const, float) or to.is_real or (math.isfinite(const) and abs(const) < 2**31)):
-            return self.const(to, math.trunc(const) if isinstance(const, float) and to.is_integral and to is not dt.u1 else const)
+        if const is not None:
+            return self.const(to, _cast_constant(value.type, to, const))
         return self._keyed("cast", to, (value,), {"to": to})
 
     def bitcast(self, value: Value, to: DType) -> Value:

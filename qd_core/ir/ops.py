@@ -139,7 +139,8 @@ def _raw_mod(a: Any, b: Any) -> Any:
 
 def _round_half_away(x: Any) -> Any:
     t = np.trunc(x)
-    return t + np.where(np.abs(x - t) >= 0.5, np.copysign(1, x), 0).astype(t.dtype)
+    away = t + np.where(np.abs(x - t) >= 0.5, np.copysign(1, x), 0).astype(t.dtype)
+    return np.copysign(away, x)
 
 
 def _shift_amount(a: Any, b: Any) -> tuple[Any, Any]:
@@ -212,7 +213,8 @@ def _row(name: str, arity: int, doc: str, **kw: Any) -> None:
 # -- constants and conversions --------------------------------------------------------------------------------------
 _row("const", 0, "The constant `value` of type `to`.", result="attr")
 _row("cast", 1, "Convert to `to`. Real to integer truncates; outside the range (or NaN) of i32 for targets of at most 32 signed or 16 unsigned "
-     "bits, of i64 for u32 and i64, it is that type's minimum, then wraps. Integers wrap. To `u1`: non-zero.", result="attr")
+     "bits, of i64 for u32 and i64, it is that type's minimum, then wraps; u64 takes -2**63 to 2**64 - 1, and 2**63 for the rest. Integers wrap. To "
+     "`u1`: non-zero.", result="attr")
 _row("bitcast", 1, "Reinterpret the bits as `to`, of the same width.", result="attr", types=NUM)
 
 # -- unary ----------------------------------------------------------------------------------------------------------
