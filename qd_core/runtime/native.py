@@ -445,7 +445,7 @@ class Runtime:
     """The loaded machine code, once a process."""
 
     def __init__(self) -> None:
-        from qd_core.cpu.jit import process_jit
+        from qd_core.codegen.jit import process_jit
 
         jit = process_jit()
         code = jit.compile_kept(launch_ir(probe_layout()), vectorize=False, opt_level=1)
