@@ -12,7 +12,7 @@ from typing import Any
 from qd_core import dtypes as dt
 from qd_core.api.arch import Arch
 from qd_core.backend.contract import Backend, DeviceInfo
-from qd_core.backend.registry import registry
+from qd_core.backend.registry import ignored_options, registry
 from qd_core.dtypes import DType
 from qd_core.errors import BackendLoadError, BackendUnavailableError, LaunchError, OptionError, QuadrantsRuntimeError
 from qd_core.runtime.context import Options, Runtime, active, current, set_active
@@ -22,8 +22,8 @@ __all__ = ["init", "reset", "sync"]
 
 IGNORED = frozenset(
     """ad_stack_experimental_enabled ad_stack_size ad_stack_sparse_threshold_bytes advanced_optimization cache_loop_invariant_global_vars
-    cfg_optimization constant_folding cuda_stack_limit debug_dump_path default_cpu_block_dim default_gpu_block_dim demote_dense_struct_fors
-    detect_read_only device_memory_GB device_memory_fraction external_metal_command_queue external_metal_command_queue_is_torch_queue
+    cfg_optimization constant_folding debug_dump_path default_cpu_block_dim default_gpu_block_dim demote_dense_struct_fors
+    detect_read_only device_memory_GB device_memory_fraction
     external_optimization_level flatten_if force_scalarize_matrix gdb_trigger gpu_max_reg half2_vectorization kernel_profiler log_level make_block_local
     make_mesh_block_local make_thread_local max_block_dim mesh_localize_all_attr_mappings mesh_localize_from_end_mapping mesh_localize_to_end_mapping
     move_loop_invariant_outside_if num_compile_threads offline_cache_cleaning_factor offline_cache_cleaning_policy offline_cache_file_path
@@ -129,8 +129,8 @@ def _options(default_fp: DType | None, default_ip: DType | None, options: Mappin
     for name, value in options.items():
         if name in _KNOWN:
             values[name] = value
-        elif name not in IGNORED and name != "device":
-            near = difflib.get_close_matches(name, [*_KNOWN, *IGNORED, "arch", "device"], 1)
+        elif name not in IGNORED | ignored_options() and name != "device":
+            near = difflib.get_close_matches(name, [*_KNOWN, *IGNORED, *ignored_options(), "arch", "device"], 1)
             raise OptionError(f"unknown option {name!r}", hint=f"did you mean {near[0]!r}?" if near else "see the documentation of qd.init")
     for name in _KNOWN:
         text = os.environ.get(f"QD_{name.upper()}")

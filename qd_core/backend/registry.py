@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from qd_core.backend.contract import Availability, Backend
 
-__all__ = ["CORE", "GROUP", "Entry", "Registry", "core_version", "known_extras", "registry"]
+__all__ = ["CORE", "GROUP", "Entry", "Registry", "core_version", "ignored_options", "known_extras", "registry"]
 
 GROUP = "qd_core.backends"
 """Entry-point group: name of the backend -> a class or function without arguments that gives a `Backend`."""
@@ -36,15 +36,24 @@ CORE = "qd-core"
 """Core's own distribution: names that it claims cannot be taken by another."""
 
 
-@cache
 def known_extras() -> Mapping[str, str]:
     """Backends that have a name although they are not installed, with the extra of core that installs each."""
+    return _known()["extras"]
+
+
+def ignored_options() -> frozenset[str]:
+    """Options of ``qd.init`` that scripts pass for one backend and that have no effect."""
+    return frozenset(_known()["options"]["ignored"])
+
+
+@cache
+def _known() -> Mapping[str, Any]:
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib
     text = resources.files("qd_core.backend").joinpath("known.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)["extras"]
+    return tomllib.loads(text)
 
 
 def core_version() -> str:
@@ -347,8 +356,8 @@ def _load_failure(entry: Entry, cause: BaseException) -> BackendLoadError:
 def _repair(entry: Entry) -> str:
     if not entry.distribution:
         return "correct the factory that the program registered"
-    name = entry.distribution
-    return f"python -m pip install --upgrade --force-reinstall {name}, or python -m pip uninstall {name}"
+    install = f"python -m pip install --upgrade --force-reinstall {entry.distribution}"
+    return install if _is_core(entry.distribution) else f"{install}, or python -m pip uninstall {entry.distribution}"
 
 
 def _duplicate(name: str, rivals: Sequence[Entry]) -> DuplicateBackendError:
