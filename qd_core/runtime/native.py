@@ -13,7 +13,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +31,7 @@ from qd_core.runtime.native_layout import (
     WRITEABLE,
     LayoutError,
     disabled_reason,
-    make_holder,
+    make_memory,
     probe_layout,
     slot_offset,
 )
@@ -70,7 +72,8 @@ class HeaderArgument:
     cls
         Exact type of the object.
     slot
-        Name of the `__slots__` member of `cls` that holds the header (`make_holder`).
+        Name of the `__slots__` member of `cls` that holds the header, a contiguous NumPy array of u64
+        (`native_tables.HEADER_*`).
     key
         What the header's first word must be; never 0.
     hop
@@ -202,9 +205,10 @@ class NativeLauncher:
 
     def __init__(self, slow: Callable[..., Any], *, runtime: Runtime | None = None) -> None:
         runtime = load_runtime() if runtime is None else runtime
-        self._head = make_holder(len(tables.HEAD))
+        self._head = make_memory(len(tables.HEAD))
         self._slow = slow
-        self._plans: list[_PlanMemory] = []
+        self._acquire = runtime.acquire
+        self._plans: list[InstalledPlan] = []
         _write(self._head, tables.HEAD, "slow", id(slow))
         _write(self._head, tables.HEAD, "call_name", id(_CALL))
         self.entry: Callable[..., Any] = runtime.function(self._head)
@@ -223,11 +227,12 @@ class NativeLauncher:
 
     @property
     def status(self) -> int:
-        """What the kernel's function returned when `after` is called; 0 otherwise."""
-        return next((s for plan in self._plans if (s := plan.read("status"))), 0)
+        """What the kernel's function returned, while `after` runs; 0 if that was no error."""
+        status = next((plan.read("status") for plan in self._plans if plan.read("busy")), 0)
+        return ctypes.c_int64(status).value
 
-    def install(self, plan: LaunchPlan) -> None:
-        """Add a plan; it is tried after those installed before. Does nothing when `full`.
+    def install(self, plan: LaunchPlan) -> InstalledPlan | None:
+        """Add a plan, to be tried after those installed before; None when `full`.
 
         Raises
         ------
@@ -236,13 +241,14 @@ class NativeLauncher:
         """
         _check(plan)
         if self.full:
-            return
-        memory = _PlanMemory(plan)
+            return None
+        memory = InstalledPlan(plan, self._acquire)
         if self._plans:
             self._plans[-1].write("next", memory.address)
         else:
             _write(self._head, tables.HEAD, "plan", memory.address)
         self._plans.append(memory)
+        return memory
 
     def clear(self) -> None:
         """Forget all plans, for instance because the device was closed; memory stays until the kernel goes."""
@@ -251,12 +257,15 @@ class NativeLauncher:
         self._plans = []
 
 
-class _PlanMemory:
+class InstalledPlan:
     """A plan as the machine code reads it, with everything that its addresses point to."""
 
-    def __init__(self, plan: LaunchPlan) -> None:
+    address: int
+
+    def __init__(self, plan: LaunchPlan, acquire: Callable[[int], int]) -> None:
         self._owners: list[object] = [plan]
-        self._memory = make_holder(len(tables.PLAN))
+        self._acquire = acquire
+        self._memory = make_memory(len(tables.PLAN))
         self.address = ctypes.addressof(self._memory)
         self.write("arguments", plan.arguments)
         self._table("leaf_count", "leaves", [self._leaf(leaf) for leaf in plan.leaves])
@@ -279,13 +288,31 @@ class _PlanMemory:
     def write(self, name: str, value: int) -> None:
         _write(self._memory, tables.PLAN, name, value)
 
+    @property
+    def launches(self) -> int:
+        """Launches that took this plan."""
+        return self.read("launches")
+
+    @contextmanager
+    def exclusive(self) -> Generator[None]:
+        """Keep native launches away from the plan's fixed buffers (results, temporaries); waits for one in progress.
+
+        The slow path needs this where it uses the same buffers, because a native launch may have released the GIL.
+        """
+        while not self._acquire(self.address):
+            time.sleep(20e-6)
+        try:
+            yield
+        finally:
+            self.write("busy", 0)
+
     def _table(self, count: str, pointer: str, rows: Sequence[Sequence[int]]) -> None:
         values = [value for row in rows for value in row]
         self.write(count, len(rows))
         self.write(pointer, self._keep(values))
 
     def _keep(self, values: Sequence[int]) -> int:
-        memory = make_holder(max(len(values), 1))
+        memory = make_memory(max(len(values), 1))
         for n, value in enumerate(values):
             memory[n] = value & (2**64 - 1)
         self._owners.append(memory)
@@ -319,7 +346,7 @@ def _no_report() -> None:
 
 
 _CALL = "__call__"
-_retired: list[_PlanMemory] = []
+_retired: list[InstalledPlan] = []
 _RESULT_KINDS = {
     "i64": tables.RESULT_I64,
     "u64": tables.RESULT_U64,
@@ -451,6 +478,7 @@ class Runtime:
         code = jit.compile_kept(launch_ir(probe_layout()), vectorize=False, opt_level=1)
         symbols = jit.load(code, SYMBOLS, {name: _c_address(name) for name in IMPORTS})
         self.capture = symbols["qd_capture"]
+        self.acquire: Callable[[int], int] = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(symbols["qd_acquire"])
         self._method = _MethodDef(b"launch", symbols["qd_launch"], _METH_FASTCALL_KEYWORDS, None)
         self._new = ctypes.pythonapi.PyCFunction_NewEx
         self._new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)

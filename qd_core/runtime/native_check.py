@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qd_core import dtypes
-from qd_core.runtime import native_tables as tables
-from qd_core.runtime.native_layout import LayoutError, make_holder
+from qd_core.runtime.native_layout import LayoutError, make_header, make_memory
 
 if TYPE_CHECKING:
     from qd_core.runtime.native import LaunchPlan, Runtime, Variant
@@ -31,8 +30,8 @@ class Capture:
     """
 
     def __init__(self, function: int, words: int, extents: int, status: int = 0) -> None:
-        self._words, self._extents = make_holder(max(words, 1)), make_holder(max(extents, 1))
-        self._context = make_holder(6)
+        self._words, self._extents = make_memory(max(words, 1)), make_memory(max(extents, 1))
+        self._context = make_memory(6)
         self._context[:] = [words, ctypes.addressof(self._words), extents, ctypes.addressof(self._extents), status, 0]
         self._function = function
 
@@ -62,10 +61,10 @@ class _Sample:
     """Stands for an array of ours."""
 
     __slots__ = ("__dict__", "__weakref__", "header")
-    header: ctypes.Array[ctypes.c_uint64]
+    header: np.ndarray[Any, np.dtype[np.uint64]]
 
     def __init__(self, words: list[int]) -> None:
-        self.header = make_holder(len(words))
+        self.header = make_header(len(words))
         self.header[:] = words
 
 
@@ -125,7 +124,3 @@ def _refused(*arguments: Any, **keywords: Any) -> Any:
 def _expect(seen: object, wanted: object) -> None:
     if seen != wanted:
         raise LayoutError(f"the self-test of native launches saw {seen!r} instead of {wanted!r}")
-
-
-HEADER_WORDS = tables.HEADER_SHAPE
-"""Words of an array's header before its extents and strides."""

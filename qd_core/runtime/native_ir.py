@@ -35,7 +35,7 @@ IMPORTS = (
     "_Py_NoneStruct",
     "Py_IncRef",
 )
-SYMBOLS = ("qd_launch", "qd_capture")
+SYMBOLS = ("qd_launch", "qd_acquire", "qd_capture")
 
 _DECLARATIONS = """
 declare i64 @PyLong_AsLongLongAndOverflow(ptr, ptr)
@@ -268,6 +268,19 @@ slow:
   ret ptr %slowly
 }
 
+; take a plan's fixed buffers; called with the GIL held, like everything that looks at `busy`
+define i32 @qd_acquire(ptr %plan) {
+entry:
+  %busy = load i64, ptr ${plan.busy}
+  %idle = icmp eq i64 %busy, 0
+  br i1 %idle, label %take, label %refuse
+take:
+  store i64 1, ptr ${plan.busy}
+  ret i32 1
+refuse:
+  ret i32 0
+}
+
 ; a kernel that keeps what it was given: context = {word count, words, extent count, extents, status, calls}
 define i32 @qd_capture(ptr %context, ptr %words, ptr %extents, ptr %stream) {
 entry:
@@ -307,7 +320,7 @@ class _Fields(Template):
 def launch_ir(object_offsets: Mapping[str, int]) -> str:
     """Return the module; `object_offsets` are byte offsets in Python objects as the probes found them.
 
-    Keys: `object.type`, `holder.data` (ctypes arrays), `names.size` (tuples), and of NumPy arrays `object.data`, `object.nd`,
+    Keys: `object.type`, `self.data` (ctypes arrays), `names.size` (tuples), and of NumPy arrays `object.data`, `object.nd`,
     `object.dims`, `object.dtype`, `object.flags`.
     """
     text = _DECLARATIONS + SCALARS_IR + ARRAYS_IR + PACK_IR + _RUN
@@ -317,7 +330,7 @@ def launch_ir(object_offsets: Mapping[str, int]) -> str:
 def _offsets(object_offsets: Mapping[str, int]) -> dict[str, int]:
     tables = {"head": HEAD, "plan": PLAN, "leaf": LEAF, "axis": AXIS, "variant": VARIANT}
     offsets = {f"{table}.{name}": 8 * n for table, names in tables.items() for n, name in enumerate(names)}
-    return offsets | dict(object_offsets) | {"self.data": object_offsets["holder.data"]}
+    return offsets | dict(object_offsets) | {"holder.data": object_offsets["object.data"]}
 
 
 def _expand(text: str, offsets: Mapping[str, int]) -> str:

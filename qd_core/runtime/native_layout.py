@@ -57,7 +57,7 @@ def probe_layout() -> dict[str, int]:
     LayoutError
         An object is not laid out as expected.
     """
-    offsets = {"object.type": _type_offset(), "holder.data": _holder_offset(), "names.size": _tuple_size_offset()}
+    offsets = {"object.type": _type_offset(), "self.data": _memory_offset(), "names.size": _tuple_size_offset()}
     _check_numpy()
     return offsets | _NUMPY_FIELDS
 
@@ -73,15 +73,20 @@ def slot_offset(cls: type, slot: str) -> int:
     LayoutError
         The member was not found at one place.
     """
-    found = {_slot_in(cls, slot, make_holder(n)) for n in (1, 40)}
+    found = {_slot_in(cls, slot, make_header(n)) for n in (5, 40)}
     if len(found) != 1:
         raise LayoutError(f"member {slot!r} of {cls.__name__} moves")
     return found.pop()
 
 
-def make_holder(words: int) -> ctypes.Array[ctypes.c_uint64]:
-    """Return zeroed memory of `words` 64-bit words that never moves, as an object that native code can look into."""
+def make_memory(words: int) -> ctypes.Array[ctypes.c_uint64]:
+    """Return zeroed memory of `words` 64-bit words that never moves."""
     return (ctypes.c_uint64 * words)()
+
+
+def make_header(words: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Return a zeroed header of an array; native code finds its words through the NumPy object."""
+    return np.zeros(words, np.uint64)
 
 
 def _slot_in(cls: type, slot: str, marker: object) -> int:
@@ -99,20 +104,20 @@ def _only(holder: object, value: int, nbytes: int, what: str) -> int:
 
 
 def _type_offset() -> int:
-    samples: Sequence[object] = (1 << 40, 1.5, "text", np.zeros(3, np.float32), make_holder(2), True)
+    samples: Sequence[object] = (1 << 40, 1.5, "text", np.zeros(3, np.float32), make_memory(2), True)
     found = {_only(s, id(type(s)), min(type(s).__basicsize__, 2 * WORD), "the type pointer") for s in samples}
     if len(found) != 1:
         raise LayoutError(f"the type pointer is at {sorted(found)}")
     return found.pop()
 
 
-def _holder_offset() -> int:
+def _memory_offset() -> int:
     found: set[int] = set()
     for words in (1, 3, 60):
-        holder = make_holder(words)
+        memory = make_memory(words)
         # The value may also stand behind the fields, as the address of an inline buffer: the first place is the pointer.
-        size = type(holder).__basicsize__
-        places = [at for at in range(0, size, WORD) if read_word(id(holder) + at) == ctypes.addressof(holder)]
+        size = type(memory).__basicsize__
+        places = [at for at in range(0, size, WORD) if read_word(id(memory) + at) == ctypes.addressof(memory)]
         if not places:
             raise LayoutError("a ctypes array does not keep its address")
         found.add(places[0])

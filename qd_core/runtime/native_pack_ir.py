@@ -265,7 +265,10 @@ done:
   %end_at = getelementptr i64, ptr %span, i64 1
   store i64 %end, ptr %end_at
   %small = icmp ult i64 %all, 2147483648
-  ret i1 %small
+  ; memory of no bytes may be anywhere: the slow path decides where
+  %some = icmp ne i64 %nbytes, 0
+  %good = and i1 %small, %some
+  ret i1 %good
 bad:
   ret i1 false
 }
