@@ -1,0 +1,111 @@
+"""Atomic operations.
+
+Lanes that meet in one element and do not ask for the old value are combined first, so that one atomic serves them all. Otherwise each active
+lane does its own, in order. Every operation is relaxed: kernels have no ordering between iterations to preserve.
+"""
+
+from __future__ import annotations
+
+from qd_core import dtypes as dt
+from qd_core.codegen.llvm.emitter import HANDLERS, Emitter, Lane
+from qd_core.codegen.llvm.memory import Place, from_memory, last_value, offsets, place, pointer, to_memory
+from qd_core.codegen.llvm.types import LLVM, MEMORY, literal
+from qd_core.dtypes import DType
+from qd_core.ir.nodes import Node
+
+__all__ = ["combine_lanes", "identity", "instruction"]
+
+
+def instruction(kind: str, d: DType) -> str:
+    """Return LLVM's name of an atomic operation."""
+    if kind == "exchange":
+        return "xchg"
+    if d.is_real:
+        return f"f{kind}"
+    return ("" if d.is_signed else "u") + kind if kind in ("min", "max") else kind
+
+
+def identity(kind: str, d: DType) -> str:
+    """Return the literal that changes nothing when combined."""
+    if kind in ("min", "max"):
+        if d.is_real:  # NaN loses against every number, and leaves a NaN alone
+            return literal(d, float("nan"))
+        return literal(d, d.max if kind == "min" else d.min)
+    if kind == "and":
+        return literal(d, True if d is dt.u1 else -1)
+    return literal(d, -0.0) if d.is_real else literal(d, 0)
+
+
+def combine_lanes(em: Emitter, kind: str, lane: Lane, d: DType) -> str:
+    """Return, as a scalar, the values of all active lanes combined by ``kind``."""
+    if kind == "exchange":
+        return last_value(em, lane, d)
+    if not lane.wide and kind in ("min", "max", "and", "or"):
+        return lane.ref
+    t = em.vector[d]
+    wide = em.widen(lane, d)
+    if em.mask is not None:
+        wide = em.new(f"select {em.mask_type} {em.mask}, {t} {wide}, {t} splat ({LLVM[d]} {identity(kind, d)})")
+    return reduce_vector(em, kind, wide, d)
+
+
+def reduce_vector(em: Emitter, kind: str, wide: str, d: DType) -> str:
+    """Return the lanes of a vector combined by ``kind``."""
+    t, suffix = em.vector[d], em.suffix[d]
+    if kind == "add" and d.is_real:
+        # Which iteration adds first is open anyway, so the lanes may be added as a tree.
+        return em.new(f"call reassoc {LLVM[d]} @llvm.vector.reduce.fadd.{suffix}({LLVM[d]} {literal(d, -0.0)}, {t} {wide})")
+    name = kind
+    if kind in ("min", "max"):
+        name = f"f{kind}" if d.is_real else f"{'s' if d.is_signed else 'u'}{kind}"
+    return em.new(f"call {LLVM[d]} @llvm.vector.reduce.{name}.{suffix}({t} {wide})")
+
+
+def update(em: Emitter, kind: str, d: DType, pointer: str, value: str) -> str:
+    """Write one atomic operation on a scalar in its memory type; return the old value."""
+    scope = f" {em.target.atomic_scope}" if em.target.atomic_scope else ""
+    name = instruction(kind, d)
+    return em.new(f"atomicrmw {name} {em.target.pointer} {pointer}, {MEMORY[d]} {value}{scope} monotonic, align {d.nbytes}")
+
+
+def _atomic(em: Emitter, node: Node) -> None:
+    param, *indices, value = node.operands
+    kind, d, lane = node.attrs["kind"], value.type, em.env[value]
+    at = place(em, param, indices)
+    if em.lanes == 1:
+        old = update(em, kind, d, pointer(em, at, MEMORY[d]), to_memory(em, lane.ref, d, False))
+        em.env[node] = Lane(from_memory(em, old, d, False))
+    elif at.uniform and node not in em.used:
+        combined = combine_lanes(em, kind, lane, d)
+        update(em, kind, d, pointer(em, at, MEMORY[d]), to_memory(em, combined, d, False))
+    else:
+        em.env[node] = Lane(_each_lane(em, kind, at, lane, d), True)
+
+
+def _each_lane(em: Emitter, kind: str, at: Place, lane: Lane, d: DType) -> str:
+    """Loop over the active lanes in order; return the old values as a vector."""
+    t, index = em.vector[d], em.vector[dt.i64]
+    values, where = em.widen(lane, d), offsets(em, at)
+    n = em.lanes
+    active = em.bits(em.mask) if em.mask is not None else str((1 << n) - 1)
+    head, done, before = em.label("lanes"), em.label("done"), em.block
+    em.jump(head)
+    em.start(head)
+    left, olds = em.new(""), em.new("")
+    lines = len(em.lines)
+    number = em.new(f"call i{n} @llvm.cttz.i{n}(i{n} {left}, i1 true)")
+    offset = em.new(f"extractelement {index} {where}, i{n} {number}")
+    p = em.new(f"getelementptr {MEMORY[d]}, {em.target.pointer} {at.base}, i64 {offset}")
+    one = em.new(f"extractelement {t} {values}, i{n} {number}")
+    old = from_memory(em, update(em, kind, d, p, to_memory(em, one, d, False)), d, False)
+    kept = em.new(f"insertelement {t} {olds}, {LLVM[d]} {old}, i{n} {number}")
+    less = em.new(f"sub i{n} {left}, 1")
+    rest = em.new(f"and i{n} {left}, {less}")
+    em.lines[lines - 2] += f"phi i{n} [ {active}, %{before} ], [ {rest}, %{head} ]"
+    em.lines[lines - 1] += f"phi {t} [ zeroinitializer, %{before} ], [ {kept}, %{head} ]"
+    em.branch(em.new(f"icmp eq i{n} {rest}, 0"), done, head)
+    em.start(done)
+    return kept
+
+
+HANDLERS["atomic"] = _atomic

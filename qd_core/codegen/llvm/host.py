@@ -1,0 +1,286 @@
+"""Entry points for processors that share memory with their caller: ranges of iterations, and one function that runs all tasks.
+
+A task is ``void task_k(i64 *words, i64 *extents, i64 begin, i64 end, worker*)`` over a range of its linear iterations. The linear range is walked row by
+row of the innermost axis, which is spread over lanes: one division a row. ``int32 qd_kernel(context*, i64 *words, i64 *extents, stream*)`` runs the tasks
+in order; a task that is worth sharing goes through ``run`` of the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from qd_core import dtypes as dt
+from qd_core.codegen.llvm.cost import count_nodes, region_cycles
+from qd_core.codegen.llvm.emitter import Emitter, Lane
+from qd_core.codegen.llvm.module import ModuleWriter, uses_scratch
+from qd_core.codegen.llvm.target import TaskForm
+from qd_core.codegen.llvm.types import LLVM
+from qd_core.ir.nodes import Region
+from qd_core.ir.program import DeviceWord, Extent, Fixed, Program, Task
+
+__all__ = ["KERNEL", "HostForm", "min_chunk"]
+
+KERNEL = "qd_kernel"
+"""Symbol of the function that runs all tasks."""
+
+TWO_BODIES = 160
+"""Nodes up to which a body is written twice, without and with a mask for the rest of a row; larger ones always run under a mask."""
+
+CHUNK_CYCLES = 6000.0
+"""Cycles of work that are worth handing to another thread: about 2 µs."""
+
+
+@dataclass(frozen=True, eq=False)
+class HostForm(TaskForm):
+    """Range-based tasks.
+
+    Parameters
+    ----------
+    context : mapping
+        Byte offsets in the context: ``"run"`` holds the address of ``run(context, task, words, extents, count, min_chunk)``.
+    worker : mapping
+        Byte offsets in the worker: ``"arena_used"`` marks its private memory.
+    allocator : str
+        Text that defines ``ptr @qd_arena_alloc(ptr worker, i64 nbytes)``.
+    """
+
+    context: Mapping[str, int]
+    worker: Mapping[str, int]
+    allocator: str
+
+    # -- tasks ----------------------------------------------------------------------------------------------------
+    def task(self, module: ModuleWriter, number: int, task: Task) -> None:
+        """Write one task."""
+        em = module.emitter(module.lanes(task))
+        if task.extents:
+            em.analyse(task.body, task.body.args[-1:])
+            _Rows(self, em, task, _first_axis(module.program, number)).write()
+        else:
+            em.analyse(task.body, ())
+            em.jump("serial")
+            em.start("serial")
+            self.iteration(em, task.body)
+        em.line("ret void")
+        head = f"define void @task_{number}(ptr noalias readonly %words, ptr noalias readonly %extents, i64 %begin, i64 %end, ptr %worker)"
+        module.functions.append("\n".join([f"{head} {module.attributes} {{", "entry:", *em.entry, *em.lines, "}"]))
+
+    def iteration(self, em: Emitter, body: Region) -> None:
+        """Write one run of the body, with private memory given back at its end."""
+        with em.scope():
+            mark = ""
+            if uses_scratch(body):
+                at = em.new(f"getelementptr i8, ptr %worker, i64 {self.worker['arena_used']}")
+                mark = em.new(f"load i64, ptr {at}, align 8")
+                em.nodes(body)
+                em.line(f"store i64 {mark}, ptr {at}, align 8")
+            else:
+                em.nodes(body)
+
+    def allocate(self, emitter: Emitter, nbytes: str) -> str:
+        """Take memory of the worker's arena."""
+        return emitter.new(f"call ptr @qd_arena_alloc(ptr %worker, i64 {nbytes})")
+
+    # -- the kernel -------------------------------------------------------------------------------------------------
+    def finish(self, module: ModuleWriter) -> None:
+        """Write the function that runs all tasks."""
+        if any(uses_scratch(t.body) for t in module.program.tasks):
+            module.functions.append(self.allocator)
+        _Kernel(self, module).write()
+
+
+def _first_axis(program: Program, number: int) -> int:
+    return sum(len(t.extents) for t in program.tasks[:number])
+
+
+def min_chunk(task: Task, lanes: int) -> int:
+    """Iterations that are worth handing to another thread, a multiple of the lanes."""
+    cycles = max(region_cycles(task.body) / lanes, 0.25)
+    return max(-(-int(CHUNK_CYCLES / cycles) // lanes), 1) * lanes
+
+
+class _Rows:
+    """Writes the walk over the linear range of a parallel task."""
+
+    def __init__(self, form: HostForm, em: Emitter, task: Task, first_axis: int) -> None:
+        self.form, self.em, self.task = form, em, task
+        self.extents = [self._extent(e, first_axis + d) for d, e in enumerate(task.extents)]
+        inner = task.extents[-1]
+        # Chunks begin at multiples of the lanes, so rows of whole vectors are never cut inside one.
+        self.whole = isinstance(inner, Fixed) and inner.count % em.lanes == 0
+
+    def _extent(self, extent: Extent, axis: int) -> str:
+        if isinstance(extent, Fixed):
+            return str(max(extent.count, 0))
+        em = self.em
+        em.entry.append(f"  %n{axis}.at = getelementptr i64, ptr %extents, i64 {axis}")
+        em.entry.append(f"  %n{axis} = load i64, ptr %n{axis}.at, align 8, !invariant.load !0")
+        return f"%n{axis}"
+
+    def write(self) -> None:
+        """Write the loop over rows, or the single row of a task with one axis."""
+        em = self.em
+        if len(self.extents) == 1:
+            em.jump("row")
+            em.start("row")
+            self._row([], "%begin", "%end", "0")
+            return
+        head, body, done = em.label("rows"), em.label("row"), em.label("end")
+        em.jump(head)
+        em.start(head)
+        at = em.new("")
+        phi = len(em.lines) - 1
+        em.branch(em.new(f"icmp slt i64 {at}, %end"), body, done)
+        em.start(body)
+        with em.scope():
+            outer, first, linear = self._split(at)
+            left = em.new(f"sub i64 %end, {at}")
+            room = em.new(f"sub i64 {self.extents[-1]}, {first}")
+            length = em.new(f"call i64 @llvm.smin.i64(i64 {left}, i64 {room})")
+            self._row(outer, first, em.new(f"add i64 {first}, {length}"), linear)
+        after = em.new(f"add i64 {at}, {length}")
+        em.lines[phi] += f"phi i64 [ %begin, %entry ], [ {after}, %{em.block} ]"
+        em.jump(head)
+        em.start(done)
+
+    def _split(self, at: str) -> tuple[list[str], str, str]:
+        """Outer indices, first inner index, and the linear number of the row's element 0."""
+        em, indices, rest = self.em, [], at
+        for extent in reversed(self.extents[1:]):
+            quotient = em.new(f"udiv i64 {rest}, {extent}")
+            base = em.new(f"mul i64 {quotient}, {extent}")
+            indices.append(em.new(f"sub i64 {rest}, {base}"))
+            rest = quotient
+        indices.append(rest)
+        first, *outer = indices
+        return outer[::-1], first, em.new(f"sub i64 {at}, {first}")
+
+    def _row(self, outer: Sequence[str], first: str, last: str, row: str) -> None:
+        em, lanes = self.em, self.em.lanes
+        for arg, ref in zip(self.task.body.args[:-1], outer, strict=True):
+            em.env[arg] = Lane(self._index(ref, arg.type))
+        if lanes == 1 or self.whole:
+            self._loop(first, last, row, masked=False)
+        elif count_nodes(self.task.body) > TWO_BODIES:
+            self._loop(first, last, row, masked=True)
+        else:
+            self._loop_and_rest(first, last, row)
+
+    def _loop_and_rest(self, first: str, last: str, row: str) -> None:
+        em, lanes = self.em, self.em.lanes
+        length = em.new(f"sub i64 {last}, {first}")
+        whole = em.new(f"and i64 {length}, {-lanes}")
+        middle = em.new(f"add i64 {first}, {whole}")
+        self._loop(first, middle, row, masked=False)
+        rest, done = em.label("rest"), em.label("row_end")
+        em.branch(em.new(f"icmp slt i64 {middle}, {last}"), rest, done)
+        em.start(rest)
+        with em.scope():
+            self._vector(middle, last, row, masked=True)
+        em.jump(done)
+        em.start(done)
+
+    def _loop(self, first: str, last: str, row: str, *, masked: bool) -> None:
+        em = self.em
+        head, body, done = em.label("lanes"), em.label("iteration"), em.label("row_done")
+        before = em.block
+        em.jump(head)
+        em.start(head)
+        at = em.new("")
+        phi = len(em.lines) - 1
+        em.branch(em.new(f"icmp slt i64 {at}, {last}"), body, done)
+        em.start(body)
+        with em.scope():
+            self._vector(at, last, row, masked=masked)
+        after = em.new(f"add nsw i64 {at}, {em.lanes}")
+        em.lines[phi] += f"phi i64 [ {first}, %{before} ], [ {after}, %{em.block} ]"
+        em.jump(head)
+        em.start(done)
+
+    def _vector(self, at: str, last: str, row: str, *, masked: bool) -> None:
+        """Write the body for the iterations from ``at`` on, as many as there are lanes, those below ``last`` active."""
+        em = self.em
+        arg = self.task.body.args[-1]
+        step = 1 if em.lanes > 1 else None
+        em.env[arg] = Lane(self._index(at, arg.type), step is not None, step, exact=True)
+        em.linear = Lane(em.new(f"add i64 {row}, {at}") if row != "0" else at)
+        with em.masked(self._rest_mask(at, last) if masked else None):
+            self.form.iteration(em, self.task.body)
+
+    def _rest_mask(self, at: str, last: str) -> str:
+        em = self.em
+        left = em.new(f"sub i64 {last}, {at}")
+        few = em.new(f"call i64 @llvm.smin.i64(i64 {left}, i64 {em.lanes})")
+        count = em.splat(em.new(f"trunc i64 {few} to i32"), dt.i32)
+        return em.new(f"icmp slt {em.vector[dt.i32]} {em.steps(dt.i32, 1)}, {count}")
+
+    def _index(self, ref: str, d: dt.DType) -> str:
+        return ref if d.bits == 64 else self.em.new(f"trunc i64 {ref} to {LLVM[d]}")
+
+
+class _Kernel:
+    """Writes the function that runs all tasks in order."""
+
+    def __init__(self, form: HostForm, module: ModuleWriter) -> None:
+        self.form, self.module = form, module
+        self.em = module.emitter(1)
+
+    def write(self) -> None:
+        """Write it."""
+        em, program = self.em, self.module.program
+        axes = sum(len(t.extents) for t in program.tasks)
+        em.jump("tasks")
+        em.start("tasks")
+        for number, task in enumerate(program.tasks):
+            self._task(number, task)
+        em.line("ret i32 0")
+        head = f"define i32 @{KERNEL}(ptr %context, ptr %words, ptr %extents, ptr %stream) {self.module.attributes} {{"
+        entry = ["entry:", f"  %n = alloca [{max(axes, 1)} x i64], align 8", *em.entry]
+        self.module.functions.append("\n".join([head, *entry, *em.lines, "}"]))
+
+    def _task(self, number: int, task: Task) -> None:
+        em = self.em
+        count = "1"
+        for d, extent in enumerate(task.extents):
+            axis = _first_axis(self.module.program, number) + d
+            n = self._extent(extent, axis)
+            at = em.new(f"getelementptr i64, ptr %n, i64 {axis}")
+            em.line(f"store i64 {n}, ptr {at}, align 8")
+            count = n if count == "1" else em.new(f"mul i64 {count}, {n}")
+        chunk = min_chunk(task, self.module.lanes(task)) if task.extents else 1
+        if task.attrs.get("serialize"):
+            chunk = (1 << 63) - 1  # one chunk holds everything
+        if uses_scratch(task.body):
+            self._share(number, count, chunk)
+        elif not task.extents:
+            em.line(f"call void @task_{number}(ptr %words, ptr %n, i64 0, i64 1, ptr null)")
+        else:
+            self._share_if_worth(number, count, chunk)
+
+    def _extent(self, extent: Extent, axis: int) -> str:
+        em = self.em
+        if isinstance(extent, Fixed):
+            return str(max(extent.count, 0))
+        if isinstance(extent, DeviceWord):
+            at = em.new(f"getelementptr i64, ptr {em.address(extent.param)}, i64 {extent.index}")
+        else:
+            at = em.new(f"getelementptr i64, ptr %extents, i64 {axis}")
+        return em.new(f"call i64 @llvm.smax.i64(i64 {em.new(f'load i64, ptr {at}, align 8')}, i64 0)")
+
+    def _share(self, number: int, count: str, chunk: int) -> None:
+        em = self.em
+        at = em.new(f"getelementptr i8, ptr %context, i64 {self.form.context['run']}")
+        run = em.new(f"load ptr, ptr {at}, align 8")
+        em.line(f"call void {run}(ptr %context, ptr @task_{number}, ptr %words, ptr %n, i64 {count}, i64 {chunk})")
+
+    def _share_if_worth(self, number: int, count: str, chunk: int) -> None:
+        em = self.em
+        share, alone, done = em.label("share"), em.label("alone"), em.label("task_done")
+        em.branch(em.new(f"icmp sgt i64 {count}, {chunk}"), share, alone)
+        em.start(share)
+        self._share(number, count, chunk)
+        em.jump(done)
+        em.start(alone)
+        em.line(f"call void @task_{number}(ptr %words, ptr %n, i64 0, i64 {count}, ptr null)")
+        em.jump(done)
+        em.start(done)

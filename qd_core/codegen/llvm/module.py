@@ -1,0 +1,132 @@
+"""From a program to the text of an LLVM module."""
+
+from __future__ import annotations
+
+from qd_core.backend.contract import CompileOptions
+
+# The writers of operations register themselves.
+from qd_core.codegen.llvm import atomics, control, convert, elementwise, memory, messages, scratch  # noqa: F401  # pyright: ignore
+from qd_core.codegen.llvm.emitter import Emitter
+from qd_core.codegen.llvm.target import LlvmTarget
+from qd_core.errors import InvalidIRError
+from qd_core.ir.nodes import ArrayType, Node, Param, Region, Role, Value
+from qd_core.ir.program import Program, Task
+
+__all__ = ["ModuleWriter", "emit_module"]
+
+FAST = "reassoc nsz arcp contract"
+"""Fast math: nothing that lets NaN or infinity vanish, and no approximate function."""
+
+NO_OVERLAP = "no_overlap"
+
+
+class ModuleWriter:
+    """Collects the functions, metadata and layout of one module.
+
+    Attributes
+    ----------
+    offsets : dict of Param to int
+        First argument word of each parameter.
+    functions : list of str
+        Finished functions.
+    sites : set of int
+        Sites whose record function exists.
+    flags : str
+        Fast-math flags of real arithmetic.
+    """
+
+    def __init__(self, program: Program, target: LlvmTarget, options: CompileOptions) -> None:
+        self.program, self.target, self.options = program, target, options
+        self.offsets: dict[Value, int] = {}
+        self.functions: list[str] = []
+        self.sites: set[int] = set()
+        self.flags = FAST if options.fast_math else ""
+        self.attributes = target.attributes
+        self._log: Param | None = None
+        self._metadata = ["!0 = !{}"]
+        self._alias: dict[Value, str] = {}
+        self._place_parameters()
+        if NO_OVERLAP in options.variant.guards:
+            self._separate_arrays()
+
+    def _place_parameters(self) -> None:
+        at = 0
+        for param in self.program.params:
+            self.offsets[param] = at
+            at += 1 + 2 * param.type.ndim if isinstance(param.type, ArrayType) else 1
+            if param.role is Role.LOG:
+                self._log = param
+
+    def _separate_arrays(self) -> None:
+        """Metadata that says: accesses of different array leaves do not overlap."""
+        arrays = [p for p in self.program.params if isinstance(p.type, ArrayType)]
+        domain, first = 1, 2
+        lists = first + len(arrays)
+        self._metadata.append(f'!{domain} = distinct !{{!{domain}, !"arrays"}}')
+        for k, param in enumerate(arrays):
+            self._metadata.append(f"!{first + k} = distinct !{{!{first + k}, !{domain}}}")
+            self._metadata.append(f"!{lists + 2 * k} = !{{!{first + k}}}")
+            others = ", ".join(f"!{first + j}" for j in range(len(arrays)) if j != k)
+            self._metadata.append(f"!{lists + 2 * k + 1} = !{{{others}}}")
+            self._alias[param] = f", !alias.scope !{lists + 2 * k}, !noalias !{lists + 2 * k + 1}"
+
+    def alias(self, param: Value) -> str:
+        """Return the metadata of an access of ``param``."""
+        return self._alias.get(param, "")
+
+    def log(self, node: Node) -> Param:
+        """Return the parameter that is the log; `InvalidIRError` when the program has none."""
+        if self._log is None:
+            raise InvalidIRError(f"the program {self.program.name!r} writes messages but has no log parameter", span=node.span)
+        return self._log
+
+    def lanes(self, task: Task) -> int:
+        """Lanes of a task: those of the target (or the option), one for serial tasks."""
+        if not task.extents or task.attrs.get("serialize"):
+            return 1
+        return self.options.lanes or self.target.lanes
+
+    def emitter(self, lanes: int) -> Emitter:
+        """Return a writer of one function."""
+        return Emitter(self, lanes)
+
+    def text(self) -> str:
+        """Return the module's text."""
+        head: list[str] = []
+        if self.target.triple:
+            head.append(f'target triple = "{self.target.triple}"')
+        if self.target.data_layout:
+            head.append(f'target datalayout = "{self.target.data_layout}"')
+        return "\n".join([*head, *self.functions, *self._metadata, ""])
+
+
+def emit_module(program: Program, target: LlvmTarget, options: CompileOptions) -> str:
+    """Return LLVM IR for all tasks of a program.
+
+    Parameters
+    ----------
+    program : Program
+        Legalised: every operation is native.
+    target : LlvmTarget
+        What to generate for.
+    options : CompileOptions
+        ``fast_math``, ``lanes`` and ``variant`` change the text.
+
+    Raises
+    ------
+    InvalidIRError
+        The program holds an operation without a writer, or writes messages without a log.
+    """
+    writer = ModuleWriter(program, target, options)
+    for number, task in enumerate(program.tasks):
+        try:
+            target.form.task(writer, number, task)
+        except KeyError as missing:
+            raise InvalidIRError(f"task {task.name!r} holds the operation {missing}, which is not native: legalise the program first") from missing
+    target.form.finish(writer)
+    return writer.text()
+
+
+def uses_scratch(region: Region) -> bool:
+    """Whether an iteration needs private memory."""
+    return any(n.op.name == "scratch" or any(uses_scratch(r) for r in n.regions) for n in region.nodes)

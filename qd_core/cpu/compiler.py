@@ -1,0 +1,96 @@
+"""Programs to objects for the host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from qd_core.backend.contract import ArgumentABI, Artifact, CompileOptions, Compiler, Target, TaskEntry
+from qd_core.codegen.jit import host_identity, process_jit
+from qd_core.codegen.llvm import LlvmTarget, emit_module
+from qd_core.codegen.llvm.host import HostForm
+from qd_core.cpu.arena_ir import WORKER, arena_alloc_ir
+from qd_core.cpu.pool_ir import CONTEXT
+from qd_core.cpu.target import vector_bits
+from qd_core.ir.nodes import Param
+from qd_core.ir.program import DeviceWord, Program, Task, accesses
+
+__all__ = ["FORMAT", "CpuCompiler"]
+
+FORMAT = "host-object"
+
+EMITTER_VERSION = 1
+"""Part of the identity; raise it whenever the same program may give another text."""
+
+LARGE = 6000
+"""Lines of IR above which the cheaper pipeline is taken: its passes cost a third, its code is at most a few percent slower."""
+
+# No estimates in place of division and square root: their refinement steps give NaN at the ends of the range.
+_ATTRIBUTES = 'nounwind "reciprocal-estimates"="none"'
+
+
+class CpuCompiler(Compiler):
+    """Compiles for the host's processor.
+
+    Parameters
+    ----------
+    target : Target
+        The host.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        bits = vector_bits(frozenset(target.features))
+        self.abi = ArgumentABI(pointers="address", lanes=bits // 32)
+        form = HostForm(CONTEXT, WORKER, arena_alloc_ir())
+        self.llvm = LlvmTarget("", "", form, vector_bits=bits, attributes=_ATTRIBUTES)
+
+    def identity(self) -> str:
+        """Versions, host and features: what decides an object's bytes besides the program and the options."""
+        return f"{host_identity()} emitter {EMITTER_VERSION}"
+
+    def pipeline(self) -> Sequence[Callable[[Program], Program]]:
+        """Legalisation: elementary functions as IR."""
+        from qd_core.passes.legalize import legalize
+
+        return (legalize,)
+
+    def compile(self, program: Program, options: CompileOptions) -> Artifact:
+        """Return an object; ``extra`` with ``("dump", "1")`` fills the stages.
+
+        Raises
+        ------
+        InvalidIRError
+            The program was not legalised.
+        """
+        begin = time.perf_counter()
+        text = emit_module(program, self.llvm, options)
+        middle = time.perf_counter()
+        level = options.opt_level if text.count("\n") <= LARGE else min(options.opt_level, 1)
+        vectorize = _has_serial_loop(program) and text.count("\n") <= LARGE
+        blob = process_jit().compile(text, vectorize=vectorize, opt_level=level)
+        metrics = {"emit_s": middle - begin, "codegen_s": time.perf_counter() - middle}
+        stages = self._stages(text, vectorize, level) if ("dump", "1") in options.extra else {}
+        position = {p: n for n, p in enumerate(program.params)}
+        tasks = tuple(_entry(n, task, position) for n, task in enumerate(program.tasks))
+        return Artifact(FORMAT, blob, tasks, program.sites, stages, metrics)
+
+    def _stages(self, text: str, vectorize: bool, level: int) -> Mapping[str, str]:
+        jit = process_jit()
+        return {
+            "llvm": text,
+            "optimized": jit.optimized_ir(text, vectorize=vectorize, opt_level=level),
+            "asm": jit.assembly(text, vectorize=vectorize, opt_level=level),
+        }
+
+
+def _has_serial_loop(program: Program) -> bool:
+    """Whether LLVM's own loop vectoriser has anything to do: loops over lanes are vectors already."""
+    return any(not t.extents and any(n.op.name == "for" for n in t.body.nodes) for t in program.tasks)
+
+
+def _entry(number: int, task: Task, position: Mapping[Param, int]) -> TaskEntry:
+    reads, writes = accesses(task.body)
+    reads |= {e.param for e in task.extents if isinstance(e, DeviceWord)}
+    uses, written = (tuple(sorted(position[p] for p in group)) for group in (reads | writes, writes))
+    return TaskEntry(f"task_{number}", task.extents, uses, written, tuple(range(number)))
