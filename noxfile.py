@@ -101,8 +101,8 @@ def lowest_deps(session: nox.Session) -> None:
     """The oldest Python with the oldest hard dependencies that core declares."""
     install(session, "test")
     wheel = build(session, ROOT)
-    hard = [line.partition(";")[0] for line in dev.third_party(wheel, []) if "python_version < '3'" not in line]
-    lowest = [re.sub(r"^([\w-]+).*>=([\w.]+).*$", r"\1==\2", line.strip()) for line in hard]
+    hard = [line.partition(";")[0].strip() for line in dev.third_party(wheel, [])]
+    lowest = [re.sub(r"^([\w-]+).*>=([\w.]+).*$", r"\1==\2", line) for line in hard]
     session.install(*lowest, *dev.third_party(wheel, ["test"]))
     session.run("pytest", "-q", *session.posargs)
 
