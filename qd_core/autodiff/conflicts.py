@@ -1,0 +1,72 @@
+"""Where adjoint accesses can meet: which loads may add to gradients without an atomic, and which arguments must not overlap."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from qd_core.autodiff.activity import Activity
+from qd_core.autodiff.residuals import Demand
+from qd_core.autodiff.structure import Affine, Structure, indices
+from qd_core.ir.nodes import Node, Param, Value
+
+__all__ = ["Conflicts"]
+
+
+class Conflicts:
+    """Decides per parallel loop and array whether two iterations can touch the same gradient.
+
+    They cannot when all accesses to the array in the loop agree on some axes, and the indices there determine the iteration: each
+    parallel index occurs in an axis of its own, as ``k·i + uniform`` with a constant ``k`` that is not 0.
+    """
+
+    def __init__(self, structure: Structure, activity: Activity) -> None:
+        self._structure, self._activity = structure, activity
+        self._accesses: dict[tuple[Node | None, Value], list[Node]] = defaultdict(list)
+        self._known: dict[tuple[Node | None, Value], bool] = {}
+        for node in structure.nodes:
+            if node.op.name in ("store", "atomic") or (node.op.name == "load" and node in activity.active):
+                self._accesses[structure.task(node), node.operands[0]].append(node)
+
+    def exclusive(self, load: Node) -> bool:
+        """Whether the gradient of the element can be updated by a plain load, add and store."""
+        task = self._structure.task(load)
+        if task is None:
+            return True
+        key = task, load.operands[0]
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._determines(task, self._accesses[key])
+        return known
+
+    def _determines(self, task: Node, accesses: list[Node]) -> bool:
+        structure = self._structure
+        left = {structure.number[a] for a in task.regions[0].args}
+        for axis in range(len(indices(accesses[0]))):
+            forms = {structure.affine(indices(a)[axis]) for a in accesses}
+            if len(forms) == 1:
+                left.discard(self._iteration_index(forms.pop(), left))
+        return not left
+
+    def _iteration_index(self, form: Affine, candidates: set[int]) -> int:
+        """The one parallel index in an otherwise uniform affine form, or -1."""
+        varying = [base for base, _ in form.terms if base not in self._structure.uniform]
+        return varying[0] if len(varying) == 1 and varying[0] in candidates else -1
+
+    def must_not_overlap(self, demand: Demand) -> tuple[tuple[str, str], ...]:
+        """Pairs of array paths whose memory must be disjoint for the reverse function to be right.
+
+        An array from which primal values are read again, with every other array that the kernel writes; gradients that are updated
+        without atomics, with every other gradient.
+        """
+        wanted: set[Value] = set(demand.needed).union(*demand.slices.values())
+        reread = {n.operands[0] for n in self._structure.nodes if n.op.name == "load" and n in wanted}
+        pairs = {(_path(a), _path(w)) for a in reread for w in self._structure.written if a is not w}
+        plain = {key[1] for key, exclusive in self._known.items() if exclusive and key[0] is not None}
+        shadows = self._activity.shadows
+        pairs |= {(_path(shadows[a]), _path(shadows[o])) for a in plain for o in shadows if o is not a}  # type: ignore[index]
+        return tuple(sorted(pairs))
+
+
+def _path(array: Value) -> str:
+    assert isinstance(array, Param)
+    return array.path

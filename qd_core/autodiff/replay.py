@@ -1,0 +1,226 @@
+"""Primal values in reverse scopes: recomputed, replayed from inside nested regions, or recorded trip by trip."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from qd_core import dtypes as dt
+from qd_core.autodiff.residuals import Demand
+from qd_core.autodiff.structure import Carried, Structure, carried, is_loop
+from qd_core.dtypes import DType
+from qd_core.ir.build import Builder
+from qd_core.ir.nodes import Node, Param, Region, Value
+from qd_core.ir.rewrite import Copier
+
+__all__ = ["Replay"]
+
+
+class Replay:
+    """Emits primal values that `Demand` asks for.
+
+    One mapping from original values to their copies serves all scopes: the copies made for a reverse scope are made when it is entered,
+    after every replay that surrounds it, and replays inside it only define values of deeper regions.
+    """
+
+    def __init__(self, builder: Builder, structure: Structure, demand: Demand) -> None:
+        self.b, self.structure, self.demand = builder, structure, demand
+        self.mapping: dict[Value, Value] = {}
+        self._plain = Copier(builder, self.mapping)
+        self._spans: dict[Node, tuple[Value, Value]] = {}
+        self._records: dict[Node, dict[int, Value]] = {}
+        self._reserve: dict[Region, list[Node]] = defaultdict(list)
+        for loop in demand.recorded:
+            home = self._scratch_home(loop)
+            if home is not None:
+                self._reserve[home].append(loop)
+
+    def value(self, value: Value) -> Value:
+        """Return the copy of a primal value in the current scope."""
+        return value if isinstance(value, Param) else self.mapping[value]
+
+    def bind(self, originals: Sequence[Value], copies: Sequence[Value]) -> None:
+        """Let ``copies`` stand for region arguments."""
+        self.mapping.update(zip(originals, copies, strict=True))
+
+    def section(self, region: Region) -> None:
+        """Emit the primal values that the reverse scope of ``region`` needs, in program order."""
+        for node in region.nodes[:-1]:
+            self.b.span = node.span
+            if node in self.demand.needed:
+                self._plain.default(node)
+            elif node.regions and node.op.name != "parallel_for" and self.demand.replays(node):
+                self._replay(node)
+        for loop in self._reserve.get(region, ()):
+            low, high = (self.value(v) for v in loop.operands[:2])
+            self._allocate(loop, self._length(low, high))
+
+    # -- loops --------------------------------------------------------------------------------------------------
+    def span(self, loop: Node) -> tuple[Value, Value, bool]:
+        """Indices [low, high) that a loop ran through, and whether it ran downward."""
+        known = self._spans.get(loop)
+        low, high = known if known is not None else (self.value(loop.operands[0]), self.value(loop.operands[1]))
+        return low, high, loop.attrs.get("reverse", False)
+
+    def enter(self, loop: Node, index: Value) -> None:
+        """Start the reverse scope of a loop's body at ``index``: bind its index and the recorded carried values."""
+        if loop.op.name == "for":
+            self.mapping[loop.regions[0].args[0]] = index
+        slots = self._records.get(loop, {})
+        if slots:
+            slot = self.b.emit("sub", index, self.span(loop)[0])
+            for k, scratch in slots.items():
+                self.mapping[carried(loop)[k].arg] = self.b.scratch_load(scratch, slot)
+
+    def _replay(self, node: Node) -> None:
+        keep = self.demand.slices[node]
+        if not is_loop(node) or (node not in self.demand.counted and not self.demand.recorded.get(node)):
+            self._replayer(keep).node(node)
+            return
+        if node in self.demand.counted:
+            self._count(node)
+        if self.demand.recorded.get(node) or any(r in self.demand.needed for r in node.results):
+            self._sweep(node)
+
+    def _replayer(self, keep: set[Value]) -> Copier:
+        return Copier(self.b, self.mapping, lambda copier, node: _replay_node(copier, node, keep))
+
+    def _count(self, loop: Node) -> None:
+        """Run the loop's control alone to learn how many trips it makes."""
+        kept = self._kept(loop)
+        copier = self._replayer(self.demand.slices[loop])
+        if loop.op.name == "while":
+            self._spans[loop] = (self.b.const(dt.i32, 0), _copy_while(copier, loop, kept, dt.i32)[-1])
+            return
+        start, stop = (self.value(v) for v in loop.operands[:2])
+        trips = _copy_for(copier, loop, kept, start.type)[-1]
+        downward = loop.attrs["reverse"]
+        self._spans[loop] = (self.b.emit("sub", stop, trips), stop) if downward else (start, self.b.emit("add", start, trips))
+
+    def _kept(self, loop: Node) -> list[Carried]:
+        return [c for c in carried(loop) if c.arg in self.demand.slices[loop]]
+
+    def _sweep(self, loop: Node) -> None:
+        """Replay a loop whose number of trips is known, recording carried values at the start of each trip."""
+        low, high, downward = self.span(loop)
+        if loop not in self._records:
+            self._allocate(loop, self._length(low, high))
+        kept = self._kept(loop)
+        body = loop.regions[-1]
+        with self.b.inside([(low.type, "t"), *((c.arg.type, c.arg.name) for c in kept)], loop=True) as new:
+            if loop.op.name == "for":
+                self.mapping[body.args[0]] = new.args[0]
+            self.bind([c.arg for c in kept], new.args[1:])
+            self._record(loop, self.b.emit("sub", new.args[0], low))
+            self._replayer(self.demand.slices[loop]).nodes(body.nodes[:-1])
+            self.b.yield_(*(self.value(c.next) for c in kept))
+        results = self.b.for_(low, high, [self.value(c.init) for c in kept], new, reverse=downward)
+        self.bind([c.result for c in kept], results)
+
+    def _record(self, loop: Node, slot: Value) -> None:
+        own = carried(loop)
+        for k, scratch in self._records.get(loop, {}).items():
+            self.b.scratch_store(scratch, slot, self.value(own[k].arg))
+
+    # -- private memory -----------------------------------------------------------------------------------------
+    def _allocate(self, loop: Node, length: Value) -> None:
+        own = carried(loop)
+        self._records[loop] = {k: self.b.scratch(own[k].arg.type, length) for k in self.demand.recorded.get(loop, ())}
+
+    def _length(self, low: Value, high: Value) -> Value:
+        length = self.b.emit("sub", self.b.cast(high, dt.i64), self.b.cast(low, dt.i64))
+        return self.b.emit("max", length, self.b.const(dt.i64, 0))
+
+    def _scratch_home(self, loop: Node) -> Region | None:
+        """Region outside an enclosing loop where the length is already known, so that its trips share the memory; None: at the loop."""
+        if loop in self.demand.counted:
+            return None
+        at = self.structure.home[loop]
+        chain = [r for _, r in self.structure.chain[at]]
+        owners = [n for n, _ in self.structure.chain[at]]
+        depths = [self.structure.depth[self.structure.home[v]] if v in self.structure.home else 0 for v in loop.operands[:2]]
+        inside_task = 1 if owners and owners[0].op.name == "parallel_for" else 0
+        depth = max(*depths, inside_task)
+        crossed = owners[depth:]
+        if not any(is_loop(n) for n in crossed):
+            return None
+        return chain[depth - 1] if depth else self.structure.root
+
+
+def _replay_node(copier: Copier, node: Node, keep: set[Value]) -> bool:
+    """Rule of a replay: copy what is in the slice, drop results and carried values that are not."""
+    if not node.regions:
+        return node not in keep
+    handler = _REPLAY.get(node.op.name)
+    if handler is not None:
+        handler(copier, node, keep)
+    return True
+
+
+def _replay_if(copier: Copier, node: Node, keep: set[Value]) -> None:
+    kept = [k for k, r in enumerate(node.results) if r in keep]
+    if not kept:
+        return
+    condition = copier.value(node.operands[0])
+    regions = []
+    for region in node.regions:
+        with copier.builder.inside() as new:
+            copier.nodes(region.nodes[:-1])
+            copier.builder.yield_(*(copier.value(region.yields[k]) for k in kept))
+        regions.append(new)
+    copier.builder.span = node.span
+    results = copier.builder.if_(condition, *regions)
+    copier.mapping.update(zip((node.results[k] for k in kept), results, strict=True))
+
+
+def _replay_for(copier: Copier, node: Node, keep: set[Value]) -> None:
+    kept = [c for c in carried(node) if c.arg in keep]
+    if kept:
+        results = _copy_for(copier, node, kept)
+        copier.mapping.update(zip((c.result for c in kept), results, strict=True))
+
+
+def _copy_for(copier: Copier, node: Node, kept: list[Carried], counter: DType | None = None) -> tuple[Value, ...]:
+    start, stop = copier.values(node.operands[:2])
+    body, breaks = node.regions[0], node.attrs["breaks"]
+    inits = [copier.value(c.init) for c in kept]
+    go_on = body.yields[-1:] if breaks else ()
+    new = _body(copier, body, [body.args[0], *(c.arg for c in kept)], [c.next for c in kept], go_on, counter)
+    if counter is not None:
+        inits.append(copier.builder.const(counter, 0))
+    return copier.builder.for_(start, stop, inits, new, reverse=node.attrs["reverse"], breaks=breaks)
+
+
+def _replay_while(copier: Copier, node: Node, keep: set[Value]) -> None:
+    kept = [c for c in carried(node) if c.arg in keep]
+    if kept:
+        results = _copy_while(copier, node, kept)
+        copier.mapping.update(zip((c.result for c in kept), results, strict=True))
+
+
+def _copy_while(copier: Copier, node: Node, kept: list[Carried], counter: DType | None = None) -> tuple[Value, ...]:
+    inits = [copier.value(c.init) for c in kept]
+    if counter is not None:
+        inits.append(copier.builder.const(counter, 0))
+    extra = [] if counter is None else [(counter, "trips")]
+    with copier.builder.inside([*((c.args[0].type, "") for c in kept), *extra], loop=True) as condition:
+        copier.mapping.update(zip((c.args[0] for c in kept), condition.args, strict=False))
+        copier.nodes(node.regions[0].nodes[:-1])
+        copier.builder.yield_(copier.value(node.regions[0].yields[0]))
+    body = _body(copier, node.regions[1], [c.arg for c in kept], [c.next for c in kept], (), counter)
+    return copier.builder.while_(inits, condition, body)
+
+
+_REPLAY: dict[str, Callable[[Copier, Node, set[Value]], None]] = {"if": _replay_if, "for": _replay_for, "while": _replay_while}
+
+
+def _body(copier: Copier, region: Region, args: Sequence[Value], yields: Sequence[Value], tail: Sequence[Value], counter: DType | None) -> Region:
+    """Replay a loop's body with some of its arguments; with ``counter``, a last carried value of that type counts trips."""
+    b = copier.builder
+    extra = [(counter, "trips")] if counter is not None else []
+    with b.inside([*((a.type, getattr(a, "name", "")) for a in args), *extra], loop=True) as new:
+        copier.mapping.update(zip(args, new.args, strict=False))
+        copier.nodes(region.nodes[:-1])
+        count = () if counter is None else (b.emit("add", new.args[-1], b.const(counter, 1)),)
+        b.yield_(*copier.values(yields), *count, *copier.values(tail))
+    return new

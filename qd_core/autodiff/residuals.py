@@ -1,0 +1,195 @@
+"""Demand: which primal values reverse mode needs, where they are recomputed and what loops must record.
+
+Every region has one *reverse scope*, the place of its adjoint code, which starts with the primal values it needs, recomputed from
+parameters, memory, and the arguments of the region. What a reverse scope needs from inside a nested `if` or loop comes from a *replay* of
+that operation, sliced to what is wanted. What the reverse scope of a loop's body needs from the values carried into each trip is
+*recorded* by the replay in private memory. Needs propagate from uses to definitions; one worklist, linear in scopes times depth.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from qd_core.autodiff.activity import Activity
+from qd_core.autodiff.rules import uses
+from qd_core.autodiff.structure import Structure, carried, indices, is_loop, path_of
+from qd_core.errors import NotDifferentiableError
+from qd_core.ir.nodes import Arg, Node, Param, Region, Result, Value
+
+__all__ = ["Demand"]
+
+
+class Demand:
+    """What reverse mode needs of the primal.
+
+    Attributes
+    ----------
+    needed : set of Value
+        Values wanted in the reverse scope of the region that defines them.
+    slices : dict of Node to set of Value
+        What a replay of a region operation, standing in a reverse scope, computes inside it.
+    recorded : dict of Node to list of int
+        Carried values of a loop whose value at the start of every trip is recorded.
+    counted : set of Node
+        Loops whose number of trips is only known by running them.
+    """
+
+    def __init__(self, structure: Structure, activity: Activity) -> None:
+        self.structure, self.activity = structure, activity
+        self.needed: set[Value] = set()
+        self.slices: dict[Node, set[Value]] = defaultdict(set)
+        self.recorded: dict[Node, list[int]] = defaultdict(list)
+        self.counted: set[Node] = set()
+        self._stack: list[tuple[Node | None, Value]] = []
+        self._controlled: set[tuple[Node, Node]] = set()
+        self._writers: dict[Value, list[Node]] = defaultdict(list)
+        for node in structure.nodes:
+            if node.op.name in ("store", "atomic"):
+                self._writers[node.operands[0]].append(node)
+        self._seed(structure.root)
+        self._run()
+
+    # -- what adjoint code reads --------------------------------------------------------------------------------
+    def _seed(self, region: Region) -> None:
+        for node in region.nodes:
+            if not self.activity.has_code(node):
+                continue
+            seed = _SEEDS.get(node.op.name)
+            if seed is not None:
+                seed(self, node)
+            else:
+                self._seed_rule(node)
+            for inner in node.regions[-1:] if node.op.name == "while" else node.regions:
+                self._seed(inner)
+
+    def _need(self, *values: Value) -> None:
+        self._stack.extend((None, v) for v in values)
+
+    def _seed_rule(self, node: Node) -> None:
+        for i, operand in enumerate(node.operands):
+            if operand in self.activity.active:
+                operands, result = uses(node.op.name, i)
+                self._need(*(node.operands[k] for k in operands))
+                if result:
+                    self._need(node)
+
+    def _seed_access(self, node: Node) -> None:
+        if node.operands[0] in self.activity.shadows:
+            self._need(*indices(node))
+
+    def _seed_atomic(self, node: Node) -> None:
+        if node.operands[-1] in self.activity.active:
+            self._seed_access(node)
+
+    def _seed_control(self, node: Node) -> None:
+        self._need(*node.operands)
+
+    def _seed_loop(self, node: Node) -> None:
+        if node.op.name == "for":
+            self._need(*node.operands[:2])
+        if node.op.name == "while" or node.attrs["breaks"]:
+            self.counted.add(node)
+            self._control(node, node)
+
+    def _seed_if(self, node: Node) -> None:
+        self._need(node.operands[0])
+
+    def replays(self, node: Node) -> bool:
+        """Whether the reverse scope around a region operation needs results, records or the trip count of it."""
+        return node in self.counted or bool(self.recorded.get(node)) or any(r in self.needed for r in node.results)
+
+    # -- propagation --------------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        """Empty the worklist: entries are (replayed operation or None for a reverse scope, value)."""
+        while self._stack:
+            around, value = self._stack.pop()
+            if isinstance(value, Param):
+                continue
+            if around is not None and self.structure.outside(value, around):
+                around = None
+            wanted = self.needed if around is None else self.slices[around]
+            if value not in wanted:
+                wanted.add(value)
+                self._visit(around, value)
+
+    def _visit(self, around: Node | None, value: Value) -> None:
+        if isinstance(value, Arg):
+            self._visit_arg(around, value)
+        elif isinstance(value, Result):
+            self._visit_result(around, value)
+        else:
+            assert isinstance(value, Node)
+            self._visit_node(around, value)
+
+    def _push(self, around: Node | None, *values: Value) -> None:
+        self._stack.extend((around, v) for v in values)
+
+    def _visit_node(self, around: Node | None, node: Node) -> None:
+        if node.op.name == "load":
+            self._check_overwritten(node)
+            self._push(around, *indices(node))
+        elif node.op.name in ("atomic", "scratch_load", "scratch"):
+            raise NotDifferentiableError("the gradient needs a value that cannot be computed again", span=node.span,
+                                         why=f"`{node.op.name}` returns what memory held at that moment of the forward launch",
+                                         hint="store the value in an array in an earlier kernel and read it here")
+        else:
+            self._push(around, *node.operands)
+
+    def _visit_arg(self, around: Node | None, arg: Arg) -> None:
+        loop = self.structure.owner[self.structure.home[arg]]
+        if loop is None or not is_loop(loop):
+            return
+        k = arg.region.args.index(arg) - (loop.op.name == "for")  # type: ignore[union-attr]
+        if k < 0:
+            return
+        if around is None:
+            self.recorded[loop].append(k)
+        self._visit_carried(around, loop, k)
+
+    def _visit_result(self, around: Node | None, result: Result) -> None:
+        node, k = result.node, result.index
+        if is_loop(node):
+            self._visit_carried(around, node, k)
+            return
+        inner = node if around is None else around
+        self.slices[inner].add(result)
+        self._push(inner, *(r.yields[k] for r in node.regions))
+        self._control(inner, node)
+
+    def _visit_carried(self, around: Node | None, loop: Node, k: int) -> None:
+        """Carried value ``k`` of a replayed loop: its first and next values, and the loop's control."""
+        inner = loop if around is None else around
+        c = carried(loop)[k]
+        self.slices[inner].update(c.args)
+        self._push(inner, c.init, c.next)
+        self._control(inner, loop)
+
+    def _control(self, around: Node, node: Node) -> None:
+        """What decides how often and which way ``node`` runs in a replay of ``around``."""
+        if (around, node) in self._controlled:
+            return
+        self._controlled.add((around, node))
+        if node.op.name == "while":
+            self._push(around, node.regions[0].yields[0])
+        elif node.op.name == "for":
+            self._push(around, *node.operands[:2], *(node.regions[0].yields[-1:] if node.attrs["breaks"] else ()))
+        else:
+            self._push(around, node.operands[0])
+
+    # -- memory -------------------------------------------------------------------------------------------------
+    def _check_overwritten(self, load: Node) -> None:
+        """Reverse mode reads memory as the launch left it: an element that was overwritten after this load is not what it read."""
+        for write in self._writers.get(load.operands[0], ()):
+            if self.structure.may_follow(load, write):
+                name = path_of(load.operands[0])
+                line = f" at line {write.span.line}" if write.span is not None else ""
+                raise NotDifferentiableError(f"the gradient needs the value of `{name}` that is read here, but it is overwritten later{line}",
+                                             span=load.span, why="reverse mode recomputes from memory as the kernel leaves it",
+                                             hint=f"write to another array, or read from a copy of `{name}`")
+
+
+_SEEDS: Mapping[str, Callable[[Demand, Node], None]] = {
+    "load": Demand._seed_access, "store": Demand._seed_access, "atomic": Demand._seed_atomic, "parallel_for": Demand._seed_control,
+    "for": Demand._seed_loop, "while": Demand._seed_loop, "if": Demand._seed_if,
+}  # fmt: skip  # pyright: ignore[reportPrivateUsage]
