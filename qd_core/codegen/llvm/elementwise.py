@@ -101,6 +101,12 @@ _DIRECT = {
 }  # fmt: skip
 
 
+def _fast_math(em: Emitter, node: Node) -> str:
+    """Flags of real arithmetic: the user's, within what the node's attribute ``exact`` allows (see `ir.ops`)."""
+    exact = node.attrs.get("exact")
+    return em.flags if exact is None or not em.flags else "contract" if exact == "contract" else ""
+
+
 def _direct(name: str) -> None:
     real, whole = _DIRECT.get((name, True)), _DIRECT.get((name, False))
 
@@ -108,7 +114,7 @@ def _direct(name: str) -> None:
         x, y = node.operands
         a, b, d = em.env[x], em.env[y], x.type
         if d.is_real:
-            instruction = f"{real} {em.flags}" if not node.attrs.get("exact") else real
+            instruction = f"{real} {_fast_math(em, node)}"
         else:
             instruction = whole
             if a.wide or b.wide:
