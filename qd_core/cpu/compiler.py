@@ -51,7 +51,7 @@ class CpuCompiler(Compiler):
 
     def pipeline(self) -> Sequence[Callable[[Program], Program]]:
         """Legalisation: elementary functions as IR."""
-        from qd_core.passes.legalize import legalize
+        from qd_core.backend.pipeline import legalize
 
         return (legalize,)
 
