@@ -1,7 +1,7 @@
 """Extents that the host computes: a region of pure scalar operations as a Python function.
 
-The function is generated once a region. Integer arithmetic is exact by Python's own integers with the type's wrap; everything else
-goes through the op table's meaning, so that host and device cannot disagree.
+The function is generated once a region. Integer arithmetic is exact by Python's own integers with the type's wrap;
+everything else goes through the op table's meaning, so that host and device cannot disagree.
 """
 
 from __future__ import annotations
@@ -23,9 +23,25 @@ __all__ = ["evaluate_host"]
 ScalarOf = Callable[[Param], Any]
 ExtentOf = Callable[[Param, int], int]
 
-_ARITHMETIC = {"add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "neg": "-{}", "and": "{} & {}", "or": "{} | {}", "xor": "{} ^ {}"}
-_EXACT = {"min": "min({}, {})", "max": "max({}, {})", "lt": "{} < {}", "le": "{} <= {}", "gt": "{} > {}", "ge": "{} >= {}",
-          "eq": "{} == {}", "ne": "{} != {}"}  # fmt: skip
+_ARITHMETIC = {
+    "add": "{} + {}",
+    "sub": "{} - {}",
+    "mul": "{} * {}",
+    "neg": "-{}",
+    "and": "{} & {}",
+    "or": "{} | {}",
+    "xor": "{} ^ {}",
+}
+_EXACT = {
+    "min": "min({}, {})",
+    "max": "max({}, {})",
+    "lt": "{} < {}",
+    "le": "{} <= {}",
+    "gt": "{} > {}",
+    "ge": "{} >= {}",
+    "eq": "{} == {}",
+    "ne": "{} != {}",
+}
 
 
 def evaluate_host(region: Region, scalar_of: ScalarOf, extent_of: ExtentOf) -> int:
@@ -34,10 +50,11 @@ def evaluate_host(region: Region, scalar_of: ScalarOf, extent_of: ExtentOf) -> i
     Parameters
     ----------
     region : Region
-        Pure operations on scalar parameters and extents, yielding one value. Not to be changed after the first call: the
-        generated function is kept.
+        Pure operations on scalar parameters and extents, yielding one value. Not to be changed after the first call:
+        the generated function is kept.
     scalar_of : callable
-        Gives the Python (or NumPy) value of a scalar parameter; what its type cannot hold is wrapped, rounded or truncated.
+        Gives the Python (or NumPy) value of a scalar parameter; what its type cannot hold is wrapped, rounded or
+        truncated.
     extent_of : callable
         Gives the extent of an array parameter's axis.
 
@@ -117,9 +134,14 @@ class _Writer:
         if name == "cast" and source.is_integral and to.kind in "iu":
             widens = to.min <= source.min and source.max <= to.max
             return f"int({operand})" if widens else _wrapped(f"int({operand})", to)
-        if name == "cast":
-            return f"{self.hold(lambda x: convert(source.scalar(x), to).item())}({operand})"
-        return f"{self.hold(lambda x: np.asarray(x, source.numpy).view(to.numpy).item())}({operand})"
+        return f"{self.hold(_converter(name, source, to))}({operand})"
+
+
+def _converter(name: str, source: DType, to: DType) -> Callable[[Any], Any]:
+    """Function that casts or reinterprets a Python value of ``source``."""
+    if name == "cast":
+        return lambda value: convert(source.scalar(value), to).item()
+    return lambda value: np.asarray(value, source.numpy).view(to.numpy).item()
 
 
 def _wrapped(expression: str, kind: DType) -> str:

@@ -92,7 +92,9 @@ class _Parser:
 
     def fail(self, message: str, token: _Token | None = None) -> NoReturn:
         token = token or self.tokens[self.at]
-        _fail(self.source, token.start, f"{message}, found {token.text!r}" if token.text else f"{message}, found the end")
+        _fail(
+            self.source, token.start, f"{message}, found {token.text!r}" if token.text else f"{message}, found the end"
+        )
 
     def peek(self, text: str) -> bool:
         token = self.tokens[self.at]

@@ -1,15 +1,15 @@
 """The text form of functions and programs.
 
-Text is deterministic and complete: :mod:`qd_core.ir.parse` reads it back, and printing that gives the same text. A node stands
-on one line::
+Text is deterministic and complete: :mod:`qd_core.ir.parse` reads it back, and printing that gives the same text. A
+node stands on one line::
 
     %3, %4 = for %0, %n, %1, %2 {reverse=False, breaks=False} : f32, i32 loc("k.py":3:5) (%i: i32, %s: f32, %t: i32) {
       ...
       yield %7, %8
     }
 
-Results are numbered in order; parameters and region arguments keep their names, made unique. Columns count from 1, as editors
-do. Array types are written ``f32[?, ?](3)``: dtype, run-time axes (``?`` or their fixed extents), element axes.
+Results are numbered in order; parameters and region arguments keep their names, made unique. Columns count from 1, as
+editors do. Array types are written ``f32[?, ?](3)``: dtype, run-time axes (``?`` or their fixed extents), element axes.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def print_function(function: Function, *, locations: bool = False) -> str:
     Parameters
     ----------
     function : Function
-        Valid or not: the printer only needs every operand to have been defined somewhere before, and marks those that were not
-        with ``%?``.
+        Valid or not: the printer only needs every operand to have been defined somewhere before, and marks those that
+        were not with ``%?``.
     locations : bool
         Append ``loc(...)`` to nodes that have a source span.
 
@@ -57,7 +57,9 @@ def print_function(function: Function, *, locations: bool = False) -> str:
 
 
 def print_program(program: Program, *, locations: bool = False) -> str:
-    """Return the text of a program; its ``function`` is not part of the text. Arguments and errors as for `print_function`."""
+    """Return the text of a program; its ``function`` is not part of the text. Arguments and errors as for
+    `print_function`.
+    """
     printer = _Printer(locations)
     lines = [f"program {format_literal(program.name)} {{"]
     lines += [f"{_INDENT}param {printer.param(p)}" for p in program.params]
@@ -80,7 +82,9 @@ def format_type(type: Any) -> str:
 
 
 def format_literal(value: Any) -> str:
-    """Return the text of an attribute: a number, text, truth value, None, dtype, or a tuple of such; `InvalidIRError` otherwise."""
+    """Return the text of an attribute: a number, text, truth value, None, dtype, or a tuple of such; `InvalidIRError`
+    otherwise.
+    """
     if isinstance(value, DType):
         return value.name
     if value is None or isinstance(value, (bool, int, float, str)):

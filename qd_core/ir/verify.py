@@ -1,6 +1,6 @@
-"""Legality of IR, from the op table: run between stages in tests, and on what a backend's pass gives back.
+"""Legality of IR, from the op table: run between stages in tests and on what a backend's passes return.
 
-A rule that is broken raises :class:`~qd_core.errors.InvalidIRError`, which names the operation and shows its source line.
+A broken rule raises :class:`~qd_core.errors.InvalidIRError`, which names the operation and shows its source line.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def verify(code: Function | Program) -> None:
     ------
     InvalidIRError
         A value is used where it is not visible; a node or region stands twice; operands, results, attributes, region
-        arguments or yields do not fit the op table; `parallel_for` stands elsewhere than in a kernel's root region; a region does
-        not end with its only terminator; a program's extents, sites, `reads` or `writes` do not fit its tasks.
+        arguments or yields do not fit the op table; `parallel_for` stands elsewhere than in a kernel's root region; a
+        region does not end with its only terminator; a program's extents, sites, `reads` or `writes` do not fit its
+        tasks.
     """
     if isinstance(code, Program):
         _verify_program(code)
@@ -60,7 +61,9 @@ class _Scope:
 
     def region(self, region: Region, *, root: bool = False) -> None:
         """Check a region and forget its values afterwards."""
-        _require(region.nodes and region.nodes[-1].op.terminator, "a region does not end with a terminator", _span_of(region))
+        _require(
+            region.nodes and region.nodes[-1].op.terminator, "a region does not end with a terminator", _span_of(region)
+        )
         self._once(region, "a region stands in two places", _span_of(region))
         defined: list[Value] = []
         for arg in region.args:
@@ -68,7 +71,11 @@ class _Scope:
             self._define(arg, defined)
         for node in region.nodes:
             self._node(node, root)
-            _require(not node.op.terminator or node is region.nodes[-1], f"{node.op.name} is not last in its region", node.span)
+            _require(
+                not node.op.terminator or node is region.nodes[-1],
+                f"{node.op.name} is not last in its region",
+                node.span,
+            )
             for value in node.results or ((node,) if node.type is not None else ()):
                 self._define(value, defined)
         self.visible.difference_update(defined)
@@ -87,7 +94,9 @@ class _Scope:
         for n, operand in enumerate(node.operands):
             if operand not in self.visible:
                 raise InvalidIRError(f"operand {n} of {node.op.name} is not visible here: {operand!r}", span=node.span)
-        _require(node.op.name != "parallel_for" or root, "parallel_for stands outside a kernel's root region", node.span)
+        _require(
+            node.op.name != "parallel_for" or root, "parallel_for stands outside a kernel's root region", node.span
+        )
         _check_node(node)
         if node.op.name in ("check", "print"):
             self.messages.append(node)
@@ -174,7 +183,7 @@ def _const(v: _View) -> None:
     v.require(isinstance(kind, DType), f"its type is {kind!r}")
     wanted = float if kind.is_real else bool if kind is dt.u1 else int
     v.require(type(value) is wanted, f"value {value!r} is no {wanted.__name__}")
-    v.require(kind.is_real or kind.min <= value <= kind.max, f"value {value!r} is outside {kind!r}")  # pyright: ignore[reportOptionalOperand]
+    v.require(kind.is_real or kind.min <= value <= kind.max, f"value {value!r} is outside {kind!r}")
 
 
 def _convert(v: _View) -> None:
@@ -247,7 +256,9 @@ def _print(v: _View) -> None:
     v.scalars()
     for part in v.attr("parts", tuple):
         number = part if isinstance(part, int) else part[0] if isinstance(part, tuple) and part else None
-        v.require(isinstance(part, str) or isinstance(number, int), f"part {part!r} is neither text nor an operand number")
+        v.require(
+            isinstance(part, str) or isinstance(number, int), f"part {part!r} is neither text nor an operand number"
+        )
         v.require(number is None or 0 <= number < len(v.operands), f"part {part!r} names no operand")
 
 
@@ -263,7 +274,9 @@ def _yields(v: _View, region: Region, wanted: Sequence[Any]) -> None:
 def _results(v: _View, wanted: Sequence[Any]) -> None:
     v.same("its results", (r.type for r in v.node.results), wanted)
     for n, r in enumerate(v.node.results):
-        v.require(getattr(r, "node", None) is v.node and getattr(r, "index", None) == n, f"result {n} belongs to another node")
+        v.require(
+            getattr(r, "node", None) is v.node and getattr(r, "index", None) == n, f"result {n} belongs to another node"
+        )
 
 
 def _if(v: _View) -> None:
@@ -312,10 +325,26 @@ def _yield(v: _View) -> None:
 
 
 _RULES: dict[str, Callable[[_View], None]] = {
-    "const": _const, "cast": _convert, "bitcast": _convert, "powi": _powi, "select": _select, "extent": _extent, "load": _load,
-    "store": _store, "atomic": _atomic, "scratch": _scratch, "scratch_load": _scratch_load, "scratch_store": _scratch_store,
-    "check": _check, "print": _print, "if": _if, "for": _for, "while": _while, "parallel_for": _parallel_for, "yield": _yield,
-}  # fmt: skip
+    "const": _const,
+    "cast": _convert,
+    "bitcast": _convert,
+    "powi": _powi,
+    "select": _select,
+    "extent": _extent,
+    "load": _load,
+    "store": _store,
+    "atomic": _atomic,
+    "scratch": _scratch,
+    "scratch_load": _scratch_load,
+    "scratch_store": _scratch_store,
+    "check": _check,
+    "print": _print,
+    "if": _if,
+    "for": _for,
+    "while": _while,
+    "parallel_for": _parallel_for,
+    "yield": _yield,
+}
 
 
 # -- programs -------------------------------------------------------------------------------------------------------
@@ -330,14 +359,21 @@ def _verify_program(program: Program) -> None:
         writes |= written
     for what, found, listed in (("read", reads, program.reads), ("written", writes, program.writes)):
         for n, p in enumerate(program.params):
-            _require(p not in found or n in listed, f"{program.name}: parameter {p.path!r} is {what} but not listed as {what}")
+            _require(
+                p not in found or n in listed,
+                f"{program.name}: parameter {p.path!r} is {what} but not listed as {what}",
+            )
     for node in scope.messages:
         _verify_site(program, node)
 
 
 def _verify_task(scope: _Scope, program: Program, task: Task) -> None:
     span, body = _span_of(task.body), task.body
-    _require(len(body.args) == len(task.extents), f"task {task.name!r}: {len(body.args)} indices for {len(task.extents)} axes", span)
+    _require(
+        len(body.args) == len(task.extents),
+        f"task {task.name!r}: {len(body.args)} indices for {len(task.extents)} axes",
+        span,
+    )
     for arg in body.args:
         _require(arg.type in (dt.i32, dt.i64), f"task {task.name!r}: index {arg.name!r} is {arg.type!r}", span)
     for extent in task.extents:
@@ -360,16 +396,22 @@ def _verify_extent(scope: _Scope, program: Program, task: Task, extent: Extent) 
 
 def _verify_host(name: str, extent: HostExpr) -> None:
     body = extent.body
-    _require(not body.args and [v.type for v in body.yields] == [dt.i64], f"{name} does not yield one i64", _span_of(body))
+    _require(
+        not body.args and [v.type for v in body.yields] == [dt.i64], f"{name} does not yield one i64", _span_of(body)
+    )
     for node in body.nodes[:-1]:
         host = node.op.numpy is not None or node.op.name in ("const", "cast", "bitcast", "extent")
         _require(host, f"{name} cannot be computed by the host: {node.op.name}", node.span)
 
 
 def _verify_site(program: Program, node: Node) -> None:
-    number = node.attrs.get("site")
+    number: Any = node.attrs.get("site")
     name = f"{program.name}: {node.op.name}"
-    _require(isinstance(number, int) and 0 <= number < len(program.sites), f"{name} has the unknown site {number!r}", node.span)
+    _require(
+        isinstance(number, int) and 0 <= number < len(program.sites),
+        f"{name} has the unknown site {number!r}",
+        node.span,
+    )
     words = node.operands[1:] if node.op.name == "check" else node.operands
     types = tuple(v.type.name for v in words)
     listed = tuple(program.sites[number].dtypes)

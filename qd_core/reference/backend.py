@@ -1,7 +1,8 @@
 """The reference interpreter as a backend.
 
-Its artifact is the program's text. It has no addresses: an array's first word is an ordinal of the launch's buffers. A device with an
-address space of its own subclasses :class:`ReferenceDevice` and overrides :meth:`ReferenceDevice.memory`.
+Its artifact is the program's text. It has no addresses: an array's first word is an ordinal of the launch's buffers.
+A device with an address space of its own subclasses :class:`ReferenceDevice` and overrides
+:meth:`ReferenceDevice.memory`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-import qd_core.reference.effects
-import qd_core.reference.log  # noqa: F401 - both add their operations to the interpreter
 from qd_core import dtypes as dt
 from qd_core.backend.capabilities import CapabilitySet, atomics, types
 from qd_core.backend.contract import (
@@ -100,7 +99,9 @@ class ReferenceModule(Module):
 
     def __init__(self, artifact: Artifact) -> None:
         if artifact.format != FORMAT:
-            raise LaunchError(f"an artifact of format {artifact.format!r} is no program text", why=f"this device loads {FORMAT!r}")
+            raise LaunchError(
+                f"an artifact of format {artifact.format!r} is no program text", why=f"this device loads {FORMAT!r}"
+            )
         self.artifact = artifact
         self.program = parse_program(artifact.blob.decode())
         verify(self.program)
@@ -111,30 +112,30 @@ class ReferenceStream(Stream):
     """Runs and copies at once, in the calling thread."""
 
     def __init__(self, device: ReferenceDevice) -> None:
-        self.device = device
+        self.device = self.reference = device
 
     def run(self, module: Module, launch: Launch) -> None:
         """Interpret all tasks; `InterpreterError` where the program leaves an array."""
         assert isinstance(module, ReferenceModule)
-        self.device.check_open()
-        memory = self.device.memory(module, launch)
+        self.reference.check_open()
+        memory = self.reference.memory(module, launch)
         Interpreter(module.prepared, memory).run(launch.extents)
 
     def copy_in(self, dst: BufferRef, src: HostSpan) -> None:
         """Copy host memory to a buffer."""
-        self.device.bytes_of(dst)[: src.nbytes] = _host_bytes(src)
+        self.reference.bytes_of(dst)[: src.nbytes] = _host_bytes(src)
 
     def copy_out(self, dst: HostSpan, src: BufferRef) -> None:
         """Copy a buffer to host memory."""
-        _host_bytes(dst)[:] = self.device.bytes_of(src)[: dst.nbytes]
+        _host_bytes(dst)[:] = self.reference.bytes_of(src)[: dst.nbytes]
 
     def copy(self, dst: BufferRef, src: BufferRef) -> None:
         """Copy between buffers, which may overlap."""
-        self.device.bytes_of(dst)[: src.nbytes] = self.device.bytes_of(src).copy()
+        self.reference.bytes_of(dst)[: src.nbytes] = self.reference.bytes_of(src).copy()
 
     def fill(self, dst: BufferRef, pattern: bytes) -> None:
         """Repeat a pattern over a buffer."""
-        target = self.device.bytes_of(dst)
+        target = self.reference.bytes_of(dst)
         target[:] = np.resize(np.frombuffer(pattern, np.uint8), target.size)
 
 
@@ -162,7 +163,9 @@ class ReferenceDevice(Device):
         return OrdinalMemory(launch.words, launch.uses)
 
     def bytes_of(self, ref: BufferRef) -> np.ndarray[Any, Any]:
-        """Return the memory of ``ref`` as uint8; `DeviceFault` for a freed buffer, another device's, or bytes outside."""
+        """Return the memory of ``ref`` as uint8; `DeviceFault` for a freed buffer, another device's, or bytes
+        outside.
+        """
         self.check_open()
         if ref.buffer.device is not self:
             raise DeviceFault(f"a buffer of another device is used on {self.info.name!r}")
@@ -242,7 +245,7 @@ class ReferenceBackend(Backend):
 def _host_bytes(span: HostSpan) -> np.ndarray[Any, Any]:
     if not span.nbytes:
         return np.zeros(0, np.uint8)
-    return np.frombuffer((ctypes.c_uint8 * span.nbytes).from_address(span.address), np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * span.nbytes).from_address(span.address))
 
 
 def _from_dlpack(tensor: Any) -> np.ndarray[Any, Any] | None:

@@ -1,7 +1,7 @@
 """Loads, stores, atomics and private memory of the interpreter.
 
-Only active lanes touch memory. Where lanes collide, they take effect in order of their numbers: the last store wins, and each atomic
-sees what the lanes before it left.
+Only active lanes touch memory. Where lanes collide, they take effect in order of their numbers: the last store wins,
+and each atomic sees what the lanes before it left.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from qd_core.dtypes import DType
 from qd_core.ir.fold import apply
 from qd_core.ir.nodes import Node
 from qd_core.ir.ops import OPS
-from qd_core.reference.interpreter import EXECUTE, Array, Lanes, Mask
+from qd_core.reference.lanes import Array, Execute, Lanes, Mask
 from qd_core.reference.memory import InterpreterError, check_indices
 
-__all__ = ["Scratch"]
+__all__ = ["EFFECTS", "Scratch"]
 
 
 class Scratch:
@@ -93,7 +93,8 @@ def _store(x: Lanes, node: Node, mask: Mask) -> None:
 
 # -- atomics --------------------------------------------------------------------------------------------------------
 _COMBINE: dict[str, Callable[[Any, Any, DType], Any]] = {
-    kind: (lambda old, value, dtype, op=OPS[kind]: apply(op, (old, value), dtype)) for kind in ("add", "min", "max", "and", "or", "xor")
+    kind: (lambda old, value, dtype, op=OPS[kind]: apply(op, (old, value), dtype))
+    for kind in ("add", "min", "max", "and", "or", "xor")
 }
 _COMBINE["exchange"] = lambda old, value, dtype: value
 
@@ -115,7 +116,7 @@ def _atomic(x: Lanes, node: Node, mask: Mask) -> None:
     view = view if view.ndim else view.reshape(1)
     kind, dtype = node.attrs["kind"], node.type
     at = _at(kind, dtype)
-    if node not in x.machine.prepared.used and at is not None:
+    if node not in x.prepared.used and at is not None:
         at.at(view, places, values.astype(view.dtype, copy=False))
         return
     old = _combine(view, places, values, kind, dtype)
@@ -172,11 +173,12 @@ def _scratch_store(x: Lanes, node: Node, mask: Mask) -> None:
     scratch.data[place] = x.spread(x.env[node.operands[2]], lanes)
 
 
-
-
-EXECUTE.update(
-    {
-        "load": _load, "store": _store, "atomic": _atomic, "scratch": _scratch, "scratch_load": _scratch_load,
-        "scratch_store": _scratch_store,
-    }  # fmt: skip
-)
+EFFECTS: dict[str, Execute] = {
+    "load": _load,
+    "store": _store,
+    "atomic": _atomic,
+    "scratch": _scratch,
+    "scratch_load": _scratch_load,
+    "scratch_store": _scratch_store,
+}
+"""Execution of the operations of this module by name."""

@@ -1,7 +1,7 @@
 """Messages of interpreted programs: `check` and `print` append records to the log array.
 
-The log is a 1-D i64 array: a header {words used, capacity in words, records dropped, number of the first failed site + 1},
-then records {site, iteration, payload words}. The header's counts exclude the header itself.
+The log is a 1-D i64 array: a header {words used, capacity in words, records dropped, number of the first failed site
++ 1}, then records {site, iteration, payload words}. The header's counts exclude the header itself.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 
 from qd_core.errors import InvalidIRError
 from qd_core.ir.nodes import Node
-from qd_core.reference.interpreter import EXECUTE, Array, Lanes, Mask
+from qd_core.reference.lanes import Array, Execute, Lanes, Mask
 from qd_core.reference.memory import InterpreterError
 
-__all__ = ["HEADER", "payload_words"]
+__all__ = ["HEADER", "MESSAGES", "payload_words"]
 
 HEADER = 4
 """Words before the first record."""
@@ -24,17 +24,19 @@ _CURSOR, _CAPACITY, _DROPPED, _FIRST_ERROR = range(HEADER)
 
 
 def payload_words(value: Array) -> Array:
-    """Return values as 64-bit words: integers extended by their sign, truth values as 0 or 1, reals as the bits of their f64."""
+    """Return values as 64-bit words: integers extended by their sign, truth values as 0 or 1, reals as the bits of
+    their f64.
+    """
     if value.dtype.kind == "f":
         return value.astype(np.float64).view(np.int64)
     return value.astype(np.int64)
 
 
 def _log(x: Lanes, node: Node) -> Array:
-    param = x.machine.prepared.log
+    param = x.prepared.log
     if param is None or "site" not in node.attrs:
         raise InvalidIRError(f"{node.op.name} has no log or no site", span=node.span)
-    return x.machine.array(param)
+    return x.array(param)[1]
 
 
 def _append(log: Array, site: int, iteration: int, payload: list[Any]) -> None:
@@ -73,4 +75,5 @@ def _print(x: Lanes, node: Node, mask: Mask) -> None:
         _append(log, node.attrs["site"], iteration, payload)
 
 
-EXECUTE.update({"check": _check, "print": _print})
+MESSAGES: dict[str, Execute] = {"check": _check, "print": _print}
+"""Execution of the operations of this module by name."""

@@ -1,7 +1,7 @@
 """Where the interpreter's arrays are: packed words to NumPy views.
 
-:class:`Memory` knows the layout of the words; a subclass says what an array's first word means: an ordinal of the launch's buffers
-here, an address of its own space for a device that has one.
+:class:`Memory` knows the layout of the words; a subclass says what an array's first word means: an ordinal of the
+launch's buffers here, an address of its own space for a device that has one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Memory(ABC):
 
     @abstractmethod
     def locate(self, param: Param, word: int) -> Array:
-        """Return the bytes (1-D uint8, writable, sharing memory) from an array's first element to the end of its buffer.
+        """Return the bytes (1-D uint8, writable, sharing memory) from an array's first element to the end of its
+        buffer.
 
         ``word`` is the leaf's first word, as a signed number. Not called for an array without elements.
         """
@@ -83,7 +84,9 @@ class Memory(ABC):
         data = self.locate(param, int(words[0]))
         lowest, last = _reach(shape, steps)
         if lowest < 0 or (last + 1) * dtype.itemsize > data.size:
-            raise InterpreterError(f"array {param.path!r} of shape {shape} and strides {steps} leaves its buffer of {data.size} bytes")
+            raise InterpreterError(
+                f"array {param.path!r} of shape {shape} and strides {steps} leaves its buffer of {data.size} bytes"
+            )
         return np.ndarray(shape, dtype, data, 0, tuple(s * dtype.itemsize for s in steps))
 
 
@@ -97,7 +100,9 @@ class OrdinalMemory(Memory):
     def locate(self, param: Param, word: int) -> Array:
         """Return the bytes of use number ``word``."""
         if not 0 <= word < len(self.uses):
-            raise InterpreterError(f"array {param.path!r}: ordinal {word} names none of the launch's {len(self.uses)} buffers")
+            raise InterpreterError(
+                f"array {param.path!r}: ordinal {word} names none of the launch's {len(self.uses)} buffers"
+            )
         return buffer_bytes(self.uses[word].ref)
 
 
@@ -106,7 +111,9 @@ def buffer_bytes(ref: BufferRef) -> Array:
     if ref.buffer.freed:
         raise DeviceFault("a freed buffer is used")
     if ref.offset < 0 or ref.offset + ref.nbytes > ref.buffer.nbytes:
-        raise DeviceFault(f"bytes {ref.offset} to {ref.offset + ref.nbytes} leave a buffer of {ref.buffer.nbytes} bytes")
+        raise DeviceFault(
+            f"bytes {ref.offset} to {ref.offset + ref.nbytes} leave a buffer of {ref.buffer.nbytes} bytes"
+        )
     return ref.buffer.handle[ref.offset : ref.offset + ref.nbytes]
 
 
