@@ -51,6 +51,7 @@ _FEATURES: dict[str, str] = {
     "launch.native": "Modules offer a native entry (`Module.native`).",
     "log.records": "`print`, `assert` and failed checks inside a kernel reach the host.",
     "memory.address": "Device code takes 64-bit addresses; without it, ordinals of the launch's buffers.",
+    "memory.host_address": "Device code reads and writes ordinary host memory at its host address.",
     "memory.private": "An iteration can own memory of a length known at run time.",
     "memory.shared": "A block can own memory.",
     "stream.external": "A foreign stream can be wrapped (`Device.stream(external=…)`).",
