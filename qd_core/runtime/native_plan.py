@@ -1,0 +1,189 @@
+"""From an executable to the plan that the native launch entry follows.
+
+The plan repeats what `Executable.launch` does for the argument types that were just launched; whatever it cannot say stays on the Python path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qd_core.backend.contract import Access
+from qd_core.ir.build import constant_of
+from qd_core.ir.nodes import Node, Param, Value
+from qd_core.ir.program import Fixed, HostExpr
+from qd_core.runtime.arguments import ArrayLeaf, ScalarLeaf
+from qd_core.runtime.array import Ndarray
+from qd_core.runtime.launch import NO_OVERLAP, Executable
+from qd_core.runtime.native import (
+    NEVER,
+    Argument,
+    Axis,
+    HeaderArgument,
+    LaunchPlan,
+    NumpyArgument,
+    ResultWord,
+    ScalarArgument,
+    Variant,
+    WordExtent,
+    supports_result,
+    supports_scalar,
+)
+
+__all__ = ["Origin", "plan_of"]
+
+HOST_ADDRESS = "memory.host_address"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a leaf's value comes from: positional argument ``position``, and ``hop`` (``""``, ``"grad"``, ``"dual"``) from it."""
+
+    position: int
+    hop: str = ""
+
+
+class _Unsupported(Exception):
+    """The native entry cannot do this launch."""
+
+
+def plan_of(executable: Executable, values: Sequence[Any], origins: Mapping[str, Origin]) -> LaunchPlan | None:
+    """Return a plan for launches with arguments of the same types as ``values``, or None when only Python can do them.
+
+    Parameters
+    ----------
+    executable : Executable
+        Launched at least once with ``values``, so that its code is compiled.
+    values : sequence
+        The positional arguments.
+    origins : mapping
+        Origin of every leaf that the caller passes, by path.
+    """
+    try:
+        return _plan(executable, values, origins)
+    except _Unsupported:
+        return None
+
+
+def _plan(executable: Executable, values: Sequence[Any], origins: Mapping[str, Origin]) -> LaunchPlan:
+    variants = _variants(executable)
+    leaves: list[Argument] = []
+    words = [0] * executable.table.size
+    for leaf in executable.table.leaves:
+        supplied = executable.supplied.get(leaf.path)
+        if supplied is not None:
+            assert isinstance(leaf, ArrayLeaf)
+            address = int(executable.runtime.device.address(supplied.ref))
+            words[leaf.word : leaf.word + leaf.words] = [address, *supplied.shape, *supplied.strides]
+            continue
+        origin = origins.get(leaf.path)
+        if origin is None:
+            raise _Unsupported
+        leaves.append(_scalar(leaf, origin) if isinstance(leaf, ScalarLeaf) else _array(executable, leaf, origin, values[origin.position]))
+    exclusive = any(leaf.type.fixed_shape is not None for leaf in executable.table.arrays)
+    return LaunchPlan(
+        arguments=len(values),
+        leaves=tuple(leaves),
+        words=words,
+        tasks=_tasks(executable),
+        variants=variants,
+        # A launch that uses buffers of the executable must not meet another one: it keeps the interpreter's lock.
+        **({"release": NEVER} if exclusive else {}),
+        log=_log(executable),
+        after=executable.finish,
+        **_result(executable),
+        owners=(executable,),
+    )
+
+
+def _variants(executable: Executable) -> tuple[Variant, ...]:
+    """Every variant natively, the right-for-all one last; a native launch never compiles."""
+    wanted = [frozenset({NO_OVERLAP}), frozenset[str]()] if executable.guarded else [frozenset[str]()]
+    variants: list[Variant] = []
+    for guards in wanted:
+        entry = executable.module(guards).native()
+        if entry is None:
+            raise _Unsupported
+        variants.append(Variant(entry.function, entry.context, guards, entry.owner))
+    return tuple(variants)
+
+
+def _scalar(leaf: ScalarLeaf, origin: Origin) -> ScalarArgument:
+    if not supports_scalar(leaf.dtype) or origin.hop:
+        raise _Unsupported
+    accepts = (int, float, bool) if leaf.dtype.is_real else (int, bool)
+    return ScalarArgument(origin.position, leaf.word, leaf.dtype, accepts)
+
+
+def _array(executable: Executable, leaf: ArrayLeaf, origin: Origin, value: Any) -> Argument:
+    written = leaf.access in (Access.WRITE, Access.READ_WRITE)
+    kind = leaf.type
+    if isinstance(value, Ndarray):
+        key = int(value._header[0])
+        return HeaderArgument(origin.position, leaf.word, type(value), "_header", key, kind.ndim, origin.hop, written)
+    if type(value) is np.ndarray and not origin.hop and HOST_ADDRESS in executable.runtime.device.capabilities:
+        return NumpyArgument(origin.position, leaf.word, kind.dtype, kind.ndim, kind.element_shape, written)
+    raise _Unsupported
+
+
+def _tasks(executable: Executable) -> tuple[tuple[Axis, ...], ...]:
+    return tuple(tuple(_axis(executable, e) for e in task.extents) for task in executable.program.tasks)
+
+
+def _axis(executable: Executable, extent: Any) -> Axis:
+    if isinstance(extent, Fixed):
+        return extent.count
+    if not isinstance(extent, HostExpr):
+        return -1
+    value, offset = _strip(extent.body.yields[0])
+    leaves = {p: leaf for p, leaf in zip(executable.table.params, executable.table.leaves, strict=True)}
+    if isinstance(value, Node) and value.op.name == "extent":
+        leaf = leaves[_param(value.operands[0])]
+        return WordExtent(leaf.word + 1 + value.attrs["axis"], offset=offset)
+    if isinstance(value, Param) and isinstance(leaves.get(value), ScalarLeaf) and value.type.name == "i32":
+        return WordExtent(leaves[value].word, signed32=True, offset=offset)
+    raise _Unsupported
+
+
+def _strip(value: Value) -> tuple[Value, int]:
+    """Split ``cast(x) + constant`` (64-bit) into x and the constant."""
+    offset = 0
+    if isinstance(value, Node) and value.op.name == "add" and constant_of(value.operands[1]) is not None:
+        offset = int(constant_of(value.operands[1]))
+        value = value.operands[0]
+    while isinstance(value, Node) and value.op.name == "cast" and value.type.name in ("i64", "i32") and _is_i32(value.operands[0]):
+        value = value.operands[0]
+    return value, offset
+
+
+def _is_i32(value: Value) -> bool:
+    return value.type.name == "i32"
+
+
+def _param(value: Value) -> Param:
+    assert isinstance(value, Param)
+    return value
+
+
+def _log(executable: Executable) -> tuple[int, ...]:
+    """Host words that say whether a launch logged anything: cursor, dropped records, first error."""
+    log = executable.runtime.log
+    if log is None or not executable.program.sites:
+        return ()
+    if not log.header_address:
+        raise _Unsupported
+    return (log.header_address, log.header_address + 16, log.header_address + 24)
+
+
+def _result(executable: Executable) -> dict[str, Any]:
+    """A scalar result is decoded natively where it lies in host memory; anything else by `Executable.finish`."""
+    if executable.returns is None:
+        return {}
+    shared = executable.runtime.device.host_view(executable.supplied["return"].ref) if "return" in executable.supplied else None
+    dtype = getattr(executable.returns, "scalar", None)
+    if shared is not None and dtype is not None and supports_result(dtype):
+        return {"result": ResultWord(dtype, shared.address)}
+    return {"finish": executable.finish}
