@@ -17,6 +17,9 @@ _WIDTHS = (("avx512f", 512), ("avx", 256), ("sse2", 128), ("neon", 128), ("vsx",
 """Feature of the processor and the vector width it brings; the first that is present counts."""
 
 
+_HALF = frozenset({"f16c", "fullfp16", "neon"})
+
+
 def vector_bits(features: frozenset[str]) -> int:
     """Return the width of a vector register; 128 where nothing is known, which LLVM can always split."""
     return next((bits for name, bits in _WIDTHS if name in features), 128)
@@ -30,9 +33,13 @@ def host_target() -> Target:
 
     features = host_features()
     bits = vector_bits(features)
+    # Without conversions in hardware, f16 needs runtime functions that a process need not have.
+    without = frozenset() if _HALF & features else frozenset({dt.f16})
     capabilities = CapabilitySet(
-        types=types(*dt.ALL),
-        atomics=atomics(("add", "min", "max"), NUM) | atomics(("and", "or", "xor"), BITS) | atomics(("exchange",), dt.ALL),
+        types=types(*(d for d in dt.ALL if d not in without)),
+        atomics=atomics(("add", "min", "max"), NUM - without)
+        | atomics(("and", "or", "xor"), BITS)
+        | atomics(("exchange",), set(dt.ALL) - without),
         features=_FEATURES,
         limits={"lanes": bits // 32, "workers": default_threads()},
     )

@@ -71,6 +71,8 @@ def _to_real(t: Typed, x: str, to: DType) -> str:
 
 def _from_real(t: Typed, x: str, to: DType) -> str:
     if to.is_real:
+        if t.dtype is dt.f64 and to is dt.f16:
+            return t.like(dt.f32).convert("fptrunc", _to_odd_f32(t, x), to)
         return t.convert("fptrunc" if to.bits < t.dtype.bits else "fpext", x, to)
     if t.dtype is dt.f16:
         return _from_real(t.like(dt.f32), t.convert("fpext", x, dt.f32), to)
@@ -79,6 +81,18 @@ def _from_real(t: Typed, x: str, to: DType) -> str:
     through = dt.i64 if to.bits == 64 or to is dt.u32 else dt.i32
     whole = _to_signed(t, x, through)
     return whole if LLVM[through] == LLVM[to] else t.like(through).convert("trunc", whole, to)
+
+
+def _to_odd_f32(t: Typed, x: str) -> str:
+    """Round f64 to f32 with the last bit set where the result is inexact, so that rounding again gives what rounding once does."""
+    single, bits = t.like(dt.f32), t.like(dt.i32)
+    near = t.convert("fptrunc", x, dt.f32)
+    back = single.convert("fpext", near, dt.f64)
+    above = t.compare("fcmp ogt", t.call("fabs", back), t.call("fabs", x))
+    inexact = t.compare("fcmp one", back, x)
+    toward_zero = bits.op("sub", single.convert("bitcast", near, dt.i32), t.like(dt.u1).convert("zext", above, dt.i32))
+    odd = bits.op("or", toward_zero, t.like(dt.u1).convert("zext", inexact, dt.i32))
+    return bits.convert("bitcast", odd, dt.f32)
 
 
 def _to_signed(t: Typed, x: str, to: DType) -> str:
@@ -96,7 +110,7 @@ def _to_signed(t: Typed, x: str, to: DType) -> str:
 def _to_u64(t: Typed, x: str) -> str:
     """Values from 2^63 on are shifted down by it first; everything else goes through i64."""
     half = t.lit(2.0**63)
-    upper = t.compare("fcmp oge", x, half)
+    upper = t.logic("and", t.compare("fcmp oge", x, half), t.compare("fcmp olt", x, t.lit(2.0**64)))
     whole = _to_signed(t, t.select(upper, t.op("fsub", x, half), x), dt.i64)
     integer = t.like(dt.i64)
     return integer.select(upper, integer.op("xor", whole, integer.lit(dt.i64.min)), whole)

@@ -142,6 +142,11 @@ class Emitter:
             self.undo.append(key)
         return ref
 
+    def known_as(self, key: Any, ref: str) -> None:
+        """Let ``ref`` be what `once` returns for ``key`` in this scope."""
+        self.cache[key] = ref
+        self.undo.append(key)
+
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Forget, at the end, the vectors and addresses that were written inside: their block need not dominate what follows."""

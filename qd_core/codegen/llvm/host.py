@@ -215,7 +215,11 @@ class _Rows:
         return em.new(f"icmp slt {em.vector[dt.i32]} {em.steps(dt.i32, 1)}, {count}")
 
     def _index(self, ref: str, d: dt.DType) -> str:
-        return ref if d.bits == 64 else self.em.new(f"trunc i64 {ref} to {LLVM[d]}")
+        if d.bits == 64:
+            return ref
+        low = self.em.new(f"trunc i64 {ref} to {LLVM[d]}")
+        self.em.known_as(("i64", low), ref)
+        return low
 
 
 class _Kernel:
