@@ -1,0 +1,1 @@
+"""What tests of the library and of its backends are made of."""
