@@ -24,8 +24,8 @@ import time
 import weakref
 from collections.abc import Callable
 
-from qd_core.cpu.arena_ir import WORKER, WORKER_NBYTES
 from qd_core.codegen.jit import LoadedObject, process_jit
+from qd_core.cpu.arena_ir import WORKER, WORKER_NBYTES
 from qd_core.cpu.pool_ir import CONTEXT, CONTEXT_NBYTES, POOL, POOL_NBYTES, PTHREAD_SYMBOLS, SYMBOLS, pool_ir
 
 MAX_THREADS = 256

@@ -1,8 +1,8 @@
 """The worker pool's machine code as LLVM IR, and the byte layout of the structures that it shares with Python.
 
-The rendezvous is one 64-bit word, the *gate*: `epoch << 16 | open << 15 | joined`. The caller publishes a job by storing
-the next epoch with the open bit; a worker joins by a compare-and-swap that adds one, so it can never join a job that has
-been closed; the caller closes the gate once no chunk is left, and waits only for the workers that joined.
+The rendezvous is one 64-bit word, the *gate*: `epoch << 16 | open << 15 | joined`. The caller publishes a job by
+storing the next epoch with the open bit; a worker joins by a compare-and-swap that adds one, so it can never join a job
+that has been closed; the caller closes the gate once no chunk is left, and waits only for the workers that joined.
 """
 
 from __future__ import annotations

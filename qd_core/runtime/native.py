@@ -1,8 +1,8 @@
 """Launches without Python on their path: the plans that the native launch entry follows.
 
-A `NativeLauncher` belongs to one kernel. Its `entry` is a builtin function that first tries the installed plans, one for each
-combination of argument types that was launched before, and calls the Python slow path when none fits. So the slow path is the
-definition of what a launch does; a plan only repeats, quicker, what it did, and must fill the same words.
+A `NativeLauncher` belongs to one kernel. Its `entry` is a builtin function that first tries the installed plans, one
+for each combination of argument types that was launched before, and calls the Python slow path when none fits. So the
+slow path is the definition of what a launch does; a plan only repeats, quicker, what it did, and fills the same words.
 
 To make a kernel object callable through it, give each kernel a class of its own that has the builtin as `__call__`
 (`callable_class`): a builtin is not a descriptor, so the call does not pass through a bound method.
@@ -16,7 +16,6 @@ import struct
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from qd_core.runtime.native_ir import IMPORTS, SYMBOLS, launch_ir
 from qd_core.runtime.native_layout import (
     ALIGNED,
     C_CONTIGUOUS,
-    WORD,
     WRITEABLE,
     LayoutError,
     disabled_reason,
@@ -35,156 +33,46 @@ from qd_core.runtime.native_layout import (
     probe_layout,
     slot_offset,
 )
+from qd_core.runtime.native_spec import (
+    NEVER,
+    Argument,
+    Axis,
+    Formula,
+    HeaderArgument,
+    LaunchPlan,
+    NumpyArgument,
+    ResultWord,
+    ScalarArgument,
+    Variant,
+    WordExtent,
+)
 
-RELEASE_SECONDS = 20e-6
-"""A launch that is expected to take this long lets other Python threads run."""
-
-SECONDS_PER_ITERATION = 2e-9
-"""Assumed cost of one iteration where nothing better is known."""
+__all__ = [
+    "NEVER",
+    "Argument",
+    "Axis",
+    "Formula",
+    "HeaderArgument",
+    "InstalledPlan",
+    "LaunchPlan",
+    "NativeLauncher",
+    "NumpyArgument",
+    "ResultWord",
+    "Runtime",
+    "ScalarArgument",
+    "Variant",
+    "WordExtent",
+    "callable_class",
+    "load_runtime",
+    "supports_result",
+    "supports_scalar",
+    "unavailable_reason",
+]
 
 MAX_PLANS = 8
 """Plans of one kernel; later combinations of types take the slow path."""
 
-NEVER = float("inf")
-
 _METH_FASTCALL_KEYWORDS = 0x0080 | 0x0002
-
-
-@dataclass(frozen=True, slots=True)
-class ScalarArgument:
-    """A scalar: argument `position` fills word `word` with its bits as `dtype`, zero-extended.
-
-    `accepts` are the exact Python types taken here; anything else goes to the slow path, as does an integer out of range.
-    """
-
-    position: int
-    word: int
-    dtype: DType
-    accepts: tuple[type, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderArgument:
-    """An array of ours: fills `1 + 2 * ndim` words from `word` on from the header that its member `slot` holds.
-
-    Parameters
-    ----------
-    cls
-        Exact type of the object.
-    slot
-        Name of the `__slots__` member of `cls` that holds the header, a contiguous NumPy array of u64
-        (`native_tables.HEADER_*`).
-    key
-        What the header's first word must be; never 0.
-    hop
-        `""` for the array itself, `"grad"` or `"dual"` for the array whose header its header names.
-    written
-        Whether the kernel writes it.
-    """
-
-    position: int
-    word: int
-    cls: type
-    slot: str
-    key: int
-    ndim: int
-    hop: str = ""
-    written: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class NumpyArgument:
-    """A C-contiguous, aligned `numpy.ndarray` of exactly `dtype`; it must be writeable where the kernel writes it.
-
-    Strides are computed from the extents. `ndim` counts run-time axes, `element_shape` the static axes behind them.
-    """
-
-    position: int
-    word: int
-    dtype: DType
-    ndim: int
-    element_shape: tuple[int, ...] = ()
-    written: bool = False
-
-
-Argument = ScalarArgument | HeaderArgument | NumpyArgument
-
-
-@dataclass(frozen=True, slots=True)
-class WordExtent:
-    """The extent that a packed word holds: an array's extent (64 bits), or an i32 scalar (`signed32`). Negative means 0."""
-
-    word: int
-    signed32: bool = False
-
-
-Axis = int | WordExtent
-"""An iteration count that is fixed (-1: the device knows), or that a word holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """Code that may run when all of `guards` hold (`no_overlap`): C function, its context, and what keeps both alive."""
-
-    function: int
-    context: int
-    guards: frozenset[str] = frozenset()
-    owner: object = None
-
-
-@dataclass(frozen=True, slots=True)
-class ResultWord:
-    """A scalar result of `dtype` at host address `address`, which the function's return makes valid."""
-
-    dtype: DType
-    address: int
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchPlan:
-    """How to launch one kernel with one combination of argument types.
-
-    Parameters
-    ----------
-    arguments
-        Number of positional arguments.
-    leaves
-        What each argument must be and which words it fills; an argument may fill several leaves (its gradient).
-    words
-        All words, with those that no argument fills (results, temporaries, the log) final.
-    tasks
-        For each task its axes, in order; serial tasks have none.
-    variants
-        Tried in order; the last must have no guards.
-    extents_function
-        Address of `i64 f(i64 *words, i64 *extents)`, for extents that `tasks` cannot say: fills all of them and returns
-        the work. `tasks` then only says how many there are.
-    release
-        Work (iterations, summed over tasks) from which on the GIL is released during the call.
-    log
-        Addresses of words that are 0 after a launch without prints or failed checks.
-    after
-        Called when one of `log` is not 0, or the function returned a status other than 0 (`NativeLauncher.status`); its
-        result is the launch's.
-    result, finish
-        A scalar to decode, or a function that returns the launch's result; None for neither.
-    owners
-        What must stay alive as long as the plan.
-    """
-
-    arguments: int
-    leaves: tuple[Argument, ...]
-    words: Sequence[int]
-    tasks: tuple[tuple[Axis, ...], ...]
-    variants: tuple[Variant, ...]
-    extents_function: int = 0
-    release: float = RELEASE_SECONDS / SECONDS_PER_ITERATION
-    stream: int = 0
-    log: tuple[int, ...] = ()
-    after: Callable[[], Any] | None = None
-    result: ResultWord | None = None
-    finish: Callable[[], Any] | None = None
-    owners: tuple[object, ...] = field(default=(), compare=False)
 
 
 class NativeLauncher:
@@ -212,7 +100,7 @@ class NativeLauncher:
         _write(self._head, tables.HEAD, "slow", id(slow))
         _write(self._head, tables.HEAD, "call_name", id(_CALL))
         self.entry: Callable[..., Any] = runtime.function(self._head)
-        # The builtin owns its head; the head's addresses are owned by this object, so it must live as long as the builtin.
+        # The builtin owns its head, and this object what the head points to: it must live as long as the builtin.
         self._head.launcher = self  # type: ignore[attr-defined]
 
     @property
@@ -270,7 +158,7 @@ class InstalledPlan:
         self.write("arguments", plan.arguments)
         self._table("leaf_count", "leaves", [self._leaf(leaf) for leaf in plan.leaves])
         self._table("word_count", "words", [list(plan.words)])
-        self._table("axis_count", "axes", _axes(plan.tasks))
+        self._table("axis_count", "axes", self._axes(plan.tasks))
         self._table("written_count", "written", [[n for n, leaf in enumerate(plan.leaves) if _is_written(leaf)]])
         self._table("variant_count", "variants", [_variant(v) for v in plan.variants])
         self._table("log_count", "log", [list(plan.log)])
@@ -283,9 +171,11 @@ class InstalledPlan:
         self._result(plan)
 
     def read(self, name: str) -> int:
+        """Return the word `name` of the plan (`native_tables.PLAN`)."""
         return self._memory[tables.PLAN.index(name)]
 
     def write(self, name: str, value: int) -> None:
+        """Set the word `name` of the plan."""
         _write(self._memory, tables.PLAN, name, value)
 
     @property
@@ -330,6 +220,21 @@ class InstalledPlan:
         else:
             values = _numpy_leaf(leaf) | {"element_shape": self._keep(leaf.element_shape)}
         return _row(tables.LEAF, values | {"argument": leaf.position, "word": leaf.word})
+
+    def _axes(self, tasks: Sequence[Sequence[Axis]]) -> list[list[int]]:
+        rows: list[list[int]] = []
+        for task in tasks:
+            rows.extend(_row(tables.AXIS, self._axis(axis) | {"first": int(n == 0)}) for n, axis in enumerate(task))
+        return rows
+
+    def _axis(self, axis: Axis) -> dict[str, int]:
+        if isinstance(axis, int):
+            return {"kind": tables.AXIS_FIXED, "value": axis}
+        if isinstance(axis, Formula):
+            steps = [value for name, number in axis.steps for value in (tables.FORMULA_STEPS.index(name), number)]
+            return {"kind": tables.AXIS_FORMULA, "value": self._keep([len(axis.steps), *steps])}
+        kind = tables.AXIS_WORD_I32 if axis.signed32 else tables.AXIS_WORD
+        return {"kind": kind, "value": axis.word, "offset": axis.offset}
 
     def _result(self, plan: LaunchPlan) -> None:
         self.write("after", id(plan.after) if plan.after is not None else id(_no_report))
@@ -383,9 +288,17 @@ def _check(plan: LaunchPlan) -> None:
             raise ValueError("class key 0 means a freed array")
         if isinstance(leaf, ScalarArgument) and not supports_scalar(leaf.dtype):
             raise ValueError(f"scalars of {leaf.dtype} are not packed natively")
-    for axes in plan.tasks:
-        if any(isinstance(axis, WordExtent) and not 0 <= axis.word < len(plan.words) for axis in axes):
-            raise ValueError(f"an extent of {axes} is out of range")
+    for axis in (axis for axes in plan.tasks for axis in axes):
+        if any(not 0 <= word < len(plan.words) for word in _words_of(axis)):
+            raise ValueError(f"{axis} reads a word out of range")
+        if isinstance(axis, Formula) and axis.depth() > tables.FORMULA_DEPTH:
+            raise ValueError(f"a formula needs a stack of more than {tables.FORMULA_DEPTH}")
+
+
+def _words_of(axis: Axis) -> list[int]:
+    if isinstance(axis, Formula):
+        return [number for name, number in axis.steps if name == "word"]
+    return [axis.word] if isinstance(axis, WordExtent) else []
 
 
 def _is_written(leaf: Argument) -> bool:
@@ -423,19 +336,6 @@ def _numpy_leaf(leaf: NumpyArgument) -> dict[str, int]:
         "element_size": int(np.prod(leaf.element_shape, dtype=np.int64)),
         "itemsize": leaf.dtype.nbytes,
     }
-
-
-def _axes(tasks: Sequence[Sequence[Axis]]) -> list[list[int]]:
-    rows: list[list[int]] = []
-    for task in tasks:
-        for n, axis in enumerate(task):
-            kind, value = (tables.AXIS_FIXED, axis) if isinstance(axis, int) else _word_axis(axis)
-            rows.append([kind, value, int(n == 0)])
-    return rows
-
-
-def _word_axis(axis: WordExtent) -> tuple[int, int]:
-    return (tables.AXIS_WORD_I32 if axis.signed32 else tables.AXIS_WORD), axis.word
 
 
 def _variant(variant: Variant) -> list[int]:
@@ -524,4 +424,8 @@ def unavailable_reason() -> str | None:
 
 def callable_class(base: type, entry: Callable[..., Any]) -> type:
     """Return a subclass of `base` whose instances call `entry` with exactly the arguments of the call."""
-    return type(base.__name__, (base,), {"__slots__": (), "__call__": entry, "__doc__": base.__doc__, "__module__": base.__module__})
+    return type(
+        base.__name__,
+        (base,),
+        {"__slots__": (), "__call__": entry, "__doc__": base.__doc__, "__module__": base.__module__},
+    )

@@ -1,4 +1,4 @@
-"""What the native launch entry must get right before it is trusted: run once a process, before the first native launch."""
+"""What the native launch entry must get right before it is trusted: run once, before the first native launch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The native launch entry as LLVM IR: one function, driven by tables, that serves every kernel.
 
-`qd_launch` has CPython's METH_FASTCALL | METH_KEYWORDS signature. Its `self` holds a list of *plans*; a plan says what each
-argument must be and which words it fills. The first plan that fits the arguments packs the words, evaluates guards and extents
+`qd_launch` has CPython's METH_FASTCALL | METH_KEYWORDS signature. Its `self` holds a list of *plans*; a plan says what
+each argument must be and which words it fills. The first plan that fits packs the words, evaluates guards and extents
 and calls the kernel. When none fits, or anything at all is unusual, the Python slow path gets the same arguments.
 
 Nothing is compiled per kernel, so a kernel's first
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from string import Template
 
 from qd_core.runtime import native_tables
+from qd_core.runtime.native_extent_ir import EXTENTS_IR
 from qd_core.runtime.native_pack_ir import ARRAYS_IR, PACK_IR, SCALARS_IR
 from qd_core.runtime.native_tables import AXIS, HEAD, LEAF, PLAN, VARIANT
 
@@ -87,8 +88,13 @@ entry:
   %kind = load i64, ptr ${plan.result_kind}
   %result = load ptr, ptr ${plan.result}
   switch i64 %kind, label %call [ i64 ${RESULT_NONE}, label %none
-    i64 ${RESULT_I64}, label %i64  i64 ${RESULT_U64}, label %u64  i64 ${RESULT_I32}, label %i32  i64 ${RESULT_U32}, label %u32
-    i64 ${RESULT_F64}, label %f64  i64 ${RESULT_F32}, label %f32  i64 ${RESULT_BOOL}, label %bool ]
+    i64 ${RESULT_I64}, label %i64
+    i64 ${RESULT_U64}, label %u64
+    i64 ${RESULT_I32}, label %i32
+    i64 ${RESULT_U32}, label %u32
+    i64 ${RESULT_F64}, label %f64
+    i64 ${RESULT_F32}, label %f32
+    i64 ${RESULT_BOOL}, label %bool ]
 none:
   call void @Py_IncRef(ptr @_Py_NoneStruct)
   ret ptr @_Py_NoneStruct
@@ -308,6 +314,7 @@ entry:
 
 _CONSTANTS = (
     "ACCEPT_INT ACCEPT_FLOAT ACCEPT_BOOL INTEGER REAL HEADER_ARRAY NUMPY_ARRAY AXIS_FIXED AXIS_WORD_I32 "
+    "AXIS_FORMULA FORMULA_DEPTH "
     "HEADER_ADDRESS HEADER_NBYTES HEADER_SHAPE RESULT_NONE RESULT_I64 RESULT_U64 RESULT_I32 RESULT_U32 RESULT_F64 "
     "RESULT_F32 RESULT_BOOL"
 ).split()
@@ -320,10 +327,10 @@ class _Fields(Template):
 def launch_ir(object_offsets: Mapping[str, int]) -> str:
     """Return the module; `object_offsets` are byte offsets in Python objects as the probes found them.
 
-    Keys: `object.type`, `self.data` (ctypes arrays), `names.size` (tuples), and of NumPy arrays `object.data`, `object.nd`,
-    `object.dims`, `object.dtype`, `object.flags`.
+    Keys: `object.type`, `self.data` (ctypes arrays), `names.size` (tuples), and of NumPy arrays `object.data`,
+    `object.nd`, `object.dims`, `object.dtype`, `object.flags`.
     """
-    text = _DECLARATIONS + SCALARS_IR + ARRAYS_IR + PACK_IR + _RUN
+    text = _DECLARATIONS + SCALARS_IR + ARRAYS_IR + PACK_IR + EXTENTS_IR + _RUN
     return _expand(text, _offsets(object_offsets))
 
 
@@ -336,7 +343,11 @@ def _offsets(object_offsets: Mapping[str, int]) -> dict[str, int]:
 def _expand(text: str, offsets: Mapping[str, int]) -> str:
     """Replace `load T, ptr ${base.field}` and `store ..., ptr ${base.field}` by address and access; then constants."""
     constants = {name: str(getattr(native_tables, name)) for name in _CONSTANTS}
-    constants |= {"leaf_nbytes": str(8 * len(LEAF)), "axis_nbytes": str(8 * len(AXIS)), "variant_nbytes": str(8 * len(VARIANT))}
+    constants |= {
+        "leaf_nbytes": str(8 * len(LEAF)),
+        "axis_nbytes": str(8 * len(AXIS)),
+        "variant_nbytes": str(8 * len(VARIANT)),
+    }
     lines: list[str] = []
     for number, line in enumerate(text.splitlines()):
         at = line.find("ptr ${")

@@ -1,8 +1,8 @@
 """Where CPython and NumPy keep what the native launch entry reads, measured in the running interpreter.
 
-Nothing is assumed: every offset is found by looking for a known value inside a live object, and each is checked on a second
-object. An interpreter that lays objects out in another way (debug and free-threaded builds, a future version) makes a probe
-fail, and launches then take the Python path.
+Nothing is assumed: every offset is found by looking for a known value inside a live object, or checked on several. An
+interpreter that lays objects out in another way (debug and free-threaded builds, a future version) makes a probe fail,
+and launches then take the Python path.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def probe_layout() -> dict[str, int]:
 def slot_offset(cls: type, slot: str) -> int:
     """Return the offset in instances of `cls` at which the `__slots__` member `slot` is kept.
 
-    `cls` must be creatable by `cls.__new__(cls)`, and its instances must let `slot` be set. The offset is the same in
+    `cls` must be creatable by `object.__new__`, and its instances must let `slot` be set. The offset is the same in
     subclasses, with or without `__dict__` and weak references.
 
     Raises
@@ -90,7 +90,7 @@ def make_header(words: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
 
 
 def _slot_in(cls: type, slot: str, marker: object) -> int:
-    instance = cls.__new__(cls)
+    instance: object = object.__new__(cls)
     setattr(instance, slot, marker)
     return _only(instance, id(marker), cls.__basicsize__, f"member {slot!r} of {cls.__name__}")
 
@@ -115,7 +115,7 @@ def _memory_offset() -> int:
     found: set[int] = set()
     for words in (1, 3, 60):
         memory = make_memory(words)
-        # The value may also stand behind the fields, as the address of an inline buffer: the first place is the pointer.
+        # An inline buffer behind the fields may hold anything: the first place is the pointer.
         size = type(memory).__basicsize__
         places = [at for at in range(0, size, WORD) if read_word(id(memory) + at) == ctypes.addressof(memory)]
         if not places:
@@ -141,7 +141,16 @@ def _check_numpy() -> None:
     frozen = np.ones((2, 4), np.int64)
     frozen.flags.writeable = False
     shifted = np.zeros(41, np.uint8)[1:].view(np.float64)
-    for array in (plain, plain.T, plain[:, 1:, ::2], swapped, frozen, shifted, np.array(2.0), np.zeros((0, 3), np.bool_)):
+    for array in (
+        plain,
+        plain.T,
+        plain[:, 1:, ::2],
+        swapped,
+        frozen,
+        shifted,
+        np.array(2.0),
+        np.zeros((0, 3), np.bool_),
+    ):
         _check_array(array)
 
 

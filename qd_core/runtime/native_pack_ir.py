@@ -1,4 +1,4 @@
-"""LLVM IR that turns Python arguments into packed words: scalars, arrays of ours, NumPy arrays, guards, extents.
+"""LLVM IR that turns Python arguments into packed words: scalars, arrays of ours, NumPy arrays, guards.
 
 `${table.field}` stands for the address of a table's word or of a field of a Python object; `native_ir` puts it in.
 """
@@ -365,60 +365,6 @@ yes:
   ret i1 true
 no:
   ret i1 false
-}
-
-; fill the extents, return the work
-define internal double @qd_extents(ptr %plan, ptr %words, ptr %extents) {
-entry:
-  %function = load ptr, ptr ${plan.extents_function}
-  %simple = icmp eq ptr %function, null
-  br i1 %simple, label %axes, label %call
-call:
-  %returned = call i64 %function(ptr %words, ptr %extents)
-  %work_called = sitofp i64 %returned to double
-  ret double %work_called
-axes:
-  %count = load i64, ptr ${plan.axis_count}
-  %table = load ptr, ptr ${plan.axes}
-  br label %loop
-loop:
-  %n = phi i64 [ 0, %axes ], [ %n1, %next ]
-  %sum = phi double [ 0.0, %axes ], [ %sum1, %next ]
-  %product = phi double [ 0.0, %axes ], [ %product1, %next ]
-  %more = icmp slt i64 %n, %count
-  br i1 %more, label %body, label %done
-body:
-  %offset = mul i64 %n, ${axis_nbytes}
-  %axis = getelementptr i8, ptr %table, i64 %offset
-  %kind = load i64, ptr ${axis.kind}
-  %value = load i64, ptr ${axis.value}
-  %is_fixed = icmp eq i64 %kind, ${AXIS_FIXED}
-  br i1 %is_fixed, label %next, label %word
-word:
-  %word_at = getelementptr i64, ptr %words, i64 %value
-  %raw = load i64, ptr %word_at
-  %is_i32 = icmp eq i64 %kind, ${AXIS_WORD_I32}
-  %low = trunc i64 %raw to i32
-  %signed = sext i32 %low to i64
-  %chosen = select i1 %is_i32, i64 %signed, i64 %raw
-  %clamped = call i64 @llvm.smax.i64(i64 %chosen, i64 0)
-  br label %next
-next:
-  %extent = phi i64 [ %value, %body ], [ %clamped, %word ]
-  %to = getelementptr i64, ptr %extents, i64 %n
-  store i64 %extent, ptr %to
-  %first = load i64, ptr ${axis.first}
-  %starts = icmp ne i64 %first, 0
-  %finished = fadd double %sum, %product
-  %sum1 = select i1 %starts, double %finished, double %sum
-  %so_far = select i1 %starts, double 1.0, double %product
-  %factor = sitofp i64 %extent to double
-  %product1 = fmul double %so_far, %factor
-  %n1 = add i64 %n, 1
-  br label %loop
-done:
-  %work = fadd double %sum, %product
-  ret double %work
 }
 
 define internal ptr @qd_variant(ptr %plan, i64 %facts) {

@@ -32,6 +32,7 @@ from qd_core.runtime.native import (
     supports_result,
     supports_scalar,
 )
+from qd_core.runtime.native_formula import formula_of
 
 __all__ = ["Origin", "plan_of"]
 
@@ -145,7 +146,10 @@ def _axis(executable: Executable, extent: Any) -> Axis:
         return WordExtent(leaf.word + 1 + value.attrs["axis"], offset=offset)
     if isinstance(value, Param) and isinstance(leaves.get(value), ScalarLeaf) and value.type.name == "i32":
         return WordExtent(leaves[value].word, signed32=True, offset=offset)
-    raise _Unsupported
+    formula = formula_of(extent.body.yields[0], lambda p, axis: leaves[p].word + (0 if axis is None else 1 + axis))
+    if formula is None:
+        raise _Unsupported
+    return formula
 
 
 def _strip(value: Value) -> tuple[Value, int]:

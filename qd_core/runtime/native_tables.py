@@ -16,7 +16,7 @@ PLAN = (
     "words",  # template: what no argument fills stays as it is here
     "axis_count",
     "axes",
-    "extents_function",  # i64 f(i64 *words, i64 *extents) for what `axes` cannot say: fills extents, returns the work; or 0
+    "extents_function",  # 0, or i64 f(i64 *words, i64 *extents), which fills all extents and returns the work
     "release",  # f64: the GIL is released for at least this much work (product of a task's extents, summed over tasks)
     "written_count",
     "written",  # positions of the written array leaves, for the no-overlap guard
@@ -54,7 +54,7 @@ LEAF = (
     "mask",  # bits kept of an integer; of a real 32 or 64
 )
 
-AXIS = ("kind", "value", "first")
+AXIS = ("kind", "value", "first", "offset")
 VARIANT = ("guards", "function", "context")
 
 HEADER_KEY, HEADER_ADDRESS, HEADER_NBYTES, HEADER_GRAD, HEADER_DUAL, HEADER_SHAPE = range(6)
@@ -62,7 +62,10 @@ HEADER_KEY, HEADER_ADDRESS, HEADER_NBYTES, HEADER_GRAD, HEADER_DUAL, HEADER_SHAP
 
 INTEGER, REAL, HEADER_ARRAY, NUMPY_ARRAY = range(4)
 ACCEPT_INT, ACCEPT_FLOAT, ACCEPT_BOOL = 1, 2, 4
-AXIS_FIXED, AXIS_WORD, AXIS_WORD_I32 = range(3)
+AXIS_FIXED, AXIS_WORD, AXIS_WORD_I32, AXIS_FORMULA = range(4)
+FORMULA_STEPS = ("word", "constant", "signed", "unsigned", "add", "sub", "mul", "min", "max", "floordiv")
+"""Operations of an extent's formula; its table is a count, then (operation, number) pairs."""
+FORMULA_DEPTH = 16
 RESULT_NONE, RESULT_I64, RESULT_U64, RESULT_I32, RESULT_U32, RESULT_F64, RESULT_F32, RESULT_BOOL, RESULT_CALL = range(9)
 GUARD_NO_OVERLAP = 1
 MAX_WORDS = 4096

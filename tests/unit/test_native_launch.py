@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from qd_core.runtime import native
 from qd_core.runtime.native import (
     NEVER,
     Argument,
+    Formula,
     HeaderArgument,
     LaunchPlan,
     NativeLauncher,
@@ -34,7 +35,9 @@ from qd_core.runtime.native_check import Capture
 from qd_core.runtime.native_layout import make_header, make_memory, slot_offset
 from qd_core.runtime.native_tables import HEADER_DUAL, HEADER_GRAD
 
-pytestmark = pytest.mark.skipif(native.unavailable_reason() is not None, reason=f"native launches are off: {native.unavailable_reason()}")
+pytestmark = pytest.mark.skipif(
+    native.unavailable_reason() is not None, reason=f"native launches are off: {native.unavailable_reason()}"
+)
 
 KEY, OTHER_KEY = 5, 6
 
@@ -42,12 +45,12 @@ KEY, OTHER_KEY = 5, 6
 class Array:
     """An array as the launcher sees it: a class with the header in a slot."""
 
-    __slots__ = ("__dict__", "__weakref__", "_header", "name")
+    __slots__ = ("__dict__", "__weakref__", "header", "name")
 
     def __init__(self, address: int, shape: Sequence[int] = (100,), nbytes: int = 400, key: int = KEY) -> None:
-        self._header = make_header(5 + 2 * len(shape))
-        self._header[0], self._header[1], self._header[2] = key, address, nbytes
-        self._header[5:] = (*shape, *(int(np.prod(shape[d + 1 :])) for d in range(len(shape))))
+        self.header = make_header(5 + 2 * len(shape))
+        self.header[0], self.header[1], self.header[2] = key, address, nbytes
+        self.header[5:] = (*shape, *(int(np.prod(shape[d + 1 :])) for d in range(len(shape))))
 
 
 class SubArray(Array):
@@ -106,7 +109,21 @@ def test_integers_are_packed_in_range_and_refused_outside(slow: Slow, dtype: dt.
 @pytest.mark.parametrize("dtype", [dt.f32, dt.f64], ids=str)
 def test_reals(slow: Slow, dtype: dt.DType) -> None:
     launcher, kernel = one_leaf(slow, ScalarArgument(0, 0, dtype, (float, int, bool)), 1)
-    for value in (0.0, -0.0, 1.5, 0.1, 1e-42, -1e30, float("inf"), float("-inf"), float("nan"), 7, -(2**53), 2**53, True):
+    for value in (
+        0.0,
+        -0.0,
+        1.5,
+        0.1,
+        1e-42,
+        -1e30,
+        float("inf"),
+        float("-inf"),
+        float("nan"),
+        7,
+        -(2**53),
+        2**53,
+        True,
+    ):
         assert launcher.entry(value) is None
         assert kernel.words == [bits(dtype, value)]
     assert launcher.entry(2**53 + 1) == "slow"
@@ -145,18 +162,18 @@ def test_only_accepted_types_are_taken(slow: Slow) -> None:
 @pytest.mark.parametrize("shape", [(), (7,), (3, 5), (2, 3, 4)])
 def test_header_arrays(slow: Slow, shape: tuple[int, ...]) -> None:
     size = 1 + 2 * len(shape)
-    launcher, kernel = one_leaf(slow, HeaderArgument(0, 0, Array, "_header", KEY, len(shape)), size)
+    launcher, kernel = one_leaf(slow, HeaderArgument(0, 0, Array, "header", KEY, len(shape)), size)
     array = Array(2**63 + 8, shape)
     array.name = array.extra = "neither the other slot nor __dict__ moves the header"  # type: ignore[attr-defined]
     assert launcher.entry(array) is None
-    assert kernel.words == [2**63 + 8, *array._header[5:].tolist()]
+    assert kernel.words == [2**63 + 8, *array.header[5:].tolist()]
 
 
 def test_a_reset_foreign_or_huge_array_takes_the_slow_path(slow: Slow) -> None:
-    launcher, kernel = one_leaf(slow, HeaderArgument(0, 0, Array, "_header", KEY, 1), 3)
+    launcher, kernel = one_leaf(slow, HeaderArgument(0, 0, Array, "header", KEY, 1), 3)
     array = Array(64)
     assert launcher.entry(array) is None
-    array._header[0] = 0
+    array.header[0] = 0
     unset = Array.__new__(Array)
     for wrong in (array, Array(64, key=OTHER_KEY), Array(64, (2**31,)), unset, SubArray(64), np.zeros(3), 5):
         assert launcher.entry(wrong) == "slow"
@@ -164,24 +181,24 @@ def test_a_reset_foreign_or_huge_array_takes_the_slow_path(slow: Slow) -> None:
 
 
 def test_subclasses_have_their_own_leaves(slow: Slow) -> None:
-    launcher, kernel = one_leaf(slow, HeaderArgument(0, 0, SubArray, "_header", KEY, 1), 3)
+    launcher, kernel = one_leaf(slow, HeaderArgument(0, 0, SubArray, "header", KEY, 1), 3)
     assert launcher.entry(SubArray(96)) is None
     assert kernel.words == [96, 100, 1]
     assert launcher.entry(Array(96)) == "slow"
-    assert slot_offset(SubArray, "_header") == slot_offset(Array, "_header")
+    assert slot_offset(SubArray, "header") == slot_offset(Array, "header")
 
 
 @pytest.mark.parametrize(("hop", "word"), [("grad", HEADER_GRAD), ("dual", HEADER_DUAL)])
 def test_gradients_and_duals_are_found_through_the_header(slow: Slow, hop: str, word: int) -> None:
     kernel, launcher = capture(6), NativeLauncher(slow)
-    leaves = (HeaderArgument(0, 0, Array, "_header", KEY, 1), HeaderArgument(0, 3, Array, "_header", OTHER_KEY, 1, hop))
+    leaves = (HeaderArgument(0, 0, Array, "header", KEY, 1), HeaderArgument(0, 3, Array, "header", OTHER_KEY, 1, hop))
     launcher.install(LaunchPlan(1, leaves, [0] * 6, (), (kernel.variant(),)))
     array, other = Array(1024), Array(4096, (50,), key=OTHER_KEY)
     assert launcher.entry(array) == "slow"
-    array._header[word] = other._header.ctypes.data
+    array.header[word] = other.header.ctypes.data
     assert launcher.entry(array) is None
     assert kernel.words == [1024, 100, 1, 4096, 50, 1]
-    other._header[0] = 0
+    other.header[0] = 0
     assert launcher.entry(array) == "slow"
 
 
@@ -200,7 +217,16 @@ def test_numpy_arrays(slow: Slow, dtype: dt.DType, element: tuple[int, ...]) -> 
     swapped = array.astype(array.dtype.newbyteorder()) if dtype.bits > 8 else array.tolist()
     transposed = np.zeros((6, 4, *element), dtype.numpy).swapaxes(0, 1)
     other_rank = np.zeros((4, *element), dtype.numpy)
-    for bad in (array.astype(wrong.numpy), strided, swapped, transposed, other_rank, array.tolist(), np.ma.masked_array(array), array[:0]):
+    for bad in (
+        array.astype(wrong.numpy),
+        strided,
+        swapped,
+        transposed,
+        other_rank,
+        array.tolist(),
+        np.ma.masked_array(array),
+        array[:0],
+    ):
         assert launcher.entry(bad) == "slow"
     if element:
         assert launcher.entry(np.zeros((4, 6, *element[:-1], element[-1] + 1), dtype.numpy)) == "slow"
@@ -227,9 +253,17 @@ def two_numpy(slow: Slow) -> tuple[NativeLauncher, Capture, Capture]:
 
 @pytest.mark.parametrize(
     ("a", "b", "overlap"),
-    [((0, 10), (10, 20), False), ((10, 20), (0, 10), False), ((0, 10), (9, 20), True), ((5, 6), (0, 10), True), ((0, 10), (0, 10), True)],
+    [
+        ((0, 10), (10, 20), False),
+        ((10, 20), (0, 10), False),
+        ((0, 10), (9, 20), True),
+        ((5, 6), (0, 10), True),
+        ((0, 10), (0, 10), True),
+    ],
 )
-def test_the_overlap_guard_selects_the_variant(slow: Slow, a: tuple[int, int], b: tuple[int, int], overlap: bool) -> None:
+def test_the_overlap_guard_selects_the_variant(
+    slow: Slow, a: tuple[int, int], b: tuple[int, int], overlap: bool
+) -> None:
     launcher, fast, safe = two_numpy(slow)
     base = np.zeros(32, np.float32)
     launcher.entry(base[slice(*a)], base[slice(*b)])
@@ -256,13 +290,75 @@ def test_an_array_overlaps_itself_only_as_another_argument(slow: Slow) -> None:
 
 def test_extents(slow: Slow) -> None:
     kernel, launcher = capture(5, 5), NativeLauncher(slow)
-    leaves = (ScalarArgument(0, 0, dt.i32, (int,)), NumpyArgument(1, 1, dt.f32, 1), ScalarArgument(2, 4, dt.i64, (int,)))
+    leaves = (
+        ScalarArgument(0, 0, dt.i32, (int,)),
+        NumpyArgument(1, 1, dt.f32, 1),
+        ScalarArgument(2, 4, dt.i64, (int,)),
+    )
     tasks = ((WordExtent(0, signed32=True), WordExtent(2)), (), (17, WordExtent(4)), (-1,))
     launcher.install(LaunchPlan(3, leaves, [0] * 5, tasks, (kernel.variant(),)))
     array = np.zeros(9, np.float32)
     for n, m in ((4, 5), (0, 0), (-3, -(2**40)), (2**31 - 1, 2**40)):
         launcher.entry(n, array, m)
         assert kernel.extents == [max(n, 0), 9, 17, max(m, 0), -1]
+
+
+@pytest.mark.parametrize("offset", [-5, 3, 2**33])
+def test_extents_with_an_offset(slow: Slow, offset: int) -> None:
+    kernel, launcher = capture(4, 2), NativeLauncher(slow)
+    leaves = (ScalarArgument(0, 0, dt.i32, (int,)), NumpyArgument(1, 1, dt.f32, 1))
+    tasks = ((WordExtent(0, signed32=True, offset=offset), WordExtent(2, offset=offset)),)
+    launcher.install(LaunchPlan(2, leaves, [0] * 4, tasks, (kernel.variant(),)))
+    for n in (-7, 0, 4, 5, 6, 2**31 - 1):
+        launcher.entry(n, np.zeros(4, np.float32))
+        assert kernel.extents == [max(n + offset, 0), max(4 + offset, 0)]
+
+
+Steps = tuple[tuple[str, int], ...]
+
+FORMULAS: list[tuple[Steps, Callable[[int, int], int]]] = [
+    ((("word", 0), ("constant", 7), ("add", 0)), lambda a, b: a + 7),
+    ((("word", 0), ("word", 1), ("sub", 0)), lambda a, b: a - b),
+    ((("word", 0), ("word", 1), ("mul", 0)), lambda a, b: a * b),
+    ((("word", 0), ("word", 1), ("min", 0)), min),
+    ((("word", 0), ("word", 1), ("max", 0)), max),
+    ((("word", 0), ("word", 1), ("floordiv", 0)), lambda a, b: a // b if b else 0),
+    ((("word", 0), ("signed", 8)), lambda a, b: (a + 128) % 256 - 128),
+    ((("word", 0), ("unsigned", 8)), lambda a, b: a % 256),
+    ((("word", 0), ("signed", 64), ("unsigned", 64)), lambda a, b: a),
+    (
+        (("constant", -(2**63)), ("constant", -1), ("floordiv", 0), ("word", 0), ("sub", 0)),
+        lambda a, b: -(2**63) - a + (2**64 if a > 0 else 0),
+    ),
+    ((("word", 1), ("word", 0), ("word", 1), ("sub", 0), ("mul", 0)), lambda a, b: b * (a - b)),
+]
+
+
+@pytest.mark.parametrize(("steps", "meaning"), FORMULAS)
+def test_extents_by_a_formula(slow: Slow, steps: Steps, meaning: Callable[[int, int], int]) -> None:
+    kernel, launcher = capture(2, 2), NativeLauncher(slow)
+    leaves = (ScalarArgument(0, 0, dt.i64, (int,)), ScalarArgument(1, 1, dt.i64, (int,)))
+    launcher.install(LaunchPlan(2, leaves, [0] * 2, ((3, Formula(steps)),), (kernel.variant(),)))
+    for a in (-300, -7, -1, 0, 1, 6, 7, 255, 2**31):
+        for b in (-3, -1, 0, 1, 2, 7, 130):
+            launcher.entry(a, b)
+            assert kernel.extents == [3, max(meaning(a, b), 0)]
+
+
+BAD_FORMULAS = [
+    (),
+    (("add", 0),),
+    (("word", 0), ("word", 0)),
+    (("word", 0), ("pow", 0)),
+    (("word", 0), ("signed", 65)),
+    (("word", 9),),
+]
+
+
+@pytest.mark.parametrize("steps", [*BAD_FORMULAS, (("word", 0),) * 17 + (("add", 0),) * 16])
+def test_bad_formulas_are_refused(slow: Slow, steps: Steps) -> None:
+    with pytest.raises(ValueError, match=r"formula|out of range"):
+        NativeLauncher(slow).install(LaunchPlan(0, (), [0], ((Formula(steps),),), (Variant(1, 0),)))
 
 
 def test_extents_by_a_function(slow: Slow) -> None:
@@ -282,13 +378,24 @@ def test_extents_by_a_function(slow: Slow) -> None:
 
 def test_fixed_words_stay_and_the_caller_owns_nothing(slow: Slow) -> None:
     kernel, launcher = capture(3), NativeLauncher(slow)
-    launcher.install(LaunchPlan(1, (ScalarArgument(0, 1, dt.i32, (int,)),), [11, 0, 2**64 - 1], (), (kernel.variant(),)))
+    launcher.install(
+        LaunchPlan(1, (ScalarArgument(0, 1, dt.i32, (int,)),), [11, 0, 2**64 - 1], (), (kernel.variant(),))
+    )
     launcher.entry(5)
     launcher.entry(6)
     assert kernel.words == [11, 6, 2**64 - 1]
 
 
-RESULTS = [(dt.i64, -5), (dt.u64, 2**64 - 3), (dt.i32, -7), (dt.u32, 2**32 - 9), (dt.f64, 0.1), (dt.f32, 0.25), (dt.u1, True), (dt.u1, False)]
+RESULTS = [
+    (dt.i64, -5),
+    (dt.u64, 2**64 - 3),
+    (dt.i32, -7),
+    (dt.u32, 2**32 - 9),
+    (dt.f64, 0.1),
+    (dt.f32, 0.25),
+    (dt.u1, True),
+    (dt.u1, False),
+]
 
 
 @pytest.mark.parametrize(("dtype", "value"), RESULTS, ids=str)
@@ -402,7 +509,7 @@ BAD_PLANS = [
     {"leaves": (ScalarArgument(0, 1, dt.i32, (int,)),)},
     {"leaves": (ScalarArgument(0, 0, dt.f16, (float,)),)},
     {"leaves": (NumpyArgument(0, 0, dt.f32, 1),)},
-    {"leaves": (HeaderArgument(0, 0, Array, "_header", 0, 0),)},
+    {"leaves": (HeaderArgument(0, 0, Array, "header", 0, 0),)},
     {"tasks": ((WordExtent(1),),)},
     {"words": [0] * 5000},
 ]
@@ -418,7 +525,7 @@ def test_contradictory_plans_are_refused(slow: Slow, change: dict[str, Any]) -> 
 def test_reference_counts_stay_level(slow: Slow) -> None:
     kernel, launcher = capture(10), NativeLauncher(lambda *args: None)
     leaves = (
-        HeaderArgument(0, 0, Array, "_header", KEY, 1),
+        HeaderArgument(0, 0, Array, "header", KEY, 1),
         NumpyArgument(1, 3, dt.f32, 1),
         ScalarArgument(2, 6, dt.i64, (int,)),
         ScalarArgument(3, 7, dt.f64, (float,)),
@@ -428,7 +535,8 @@ def test_reference_counts_stay_level(slow: Slow) -> None:
     wrong = [*arguments[:3], "not a number"]
     watched = [*arguments, wrong[3], None, launcher.entry]
     for _ in range(10):
-        launcher.entry(*arguments), launcher.entry(*wrong)
+        launcher.entry(*arguments)
+        launcher.entry(*wrong)
     before = [sys.getrefcount(w) for w in watched]
     for _ in range(1000):
         launcher.entry(*arguments)
@@ -532,9 +640,10 @@ def test_a_kernel_object_calls_its_entry(slow: Slow) -> None:
         __slots__ = ("grad",)
 
     launcher, kernel = one_leaf(slow, ScalarArgument(0, 0, dt.i32, (int,)), 1)
-    instance = callable_class(Kernel, launcher.entry)()
-    assert isinstance(instance, Kernel)
-    assert type(instance).__doc__ == "Documentation."
+    kind: Any = callable_class(Kernel, launcher.entry)
+    instance = kind()
+    assert issubclass(kind, Kernel)
+    assert kind.__doc__ == "Documentation."
     assert instance(5) is None
     assert kernel.words == [5]
     assert instance(5, flag=True) == "slow"

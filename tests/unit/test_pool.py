@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from qd_core.cpu.arena_ir import WORKER, arena_alloc_ir
 from qd_core.codegen.jit import process_jit
+from qd_core.cpu.arena_ir import WORKER, arena_alloc_ir
 from qd_core.cpu.pool import Pool, has_pthread
 from qd_core.cpu.pool_ir import CONTEXT
 
