@@ -168,11 +168,12 @@ class _Offload:
         known = constant_of(count)
         if known is not None:
             return Fixed(max(int(known), 0))
-        if count not in self.host:
+        if count not in self.host and not isinstance(count, Param):
             return DeviceWord(*self.slots[count])
         region = Region()
         copier = Copier(Builder(region))
-        self._recompute(copier, count)
+        if not isinstance(count, Param):
+            self._recompute(copier, count)
         copier.builder.yield_(copier.value(count))
         eliminate_dead(region)
         return HostExpr(region)
