@@ -125,7 +125,7 @@ def _array(executable: Executable, leaf: ArrayLeaf, origin: Origin, value: Any) 
     if isinstance(value, Ndarray):
         key = int(value._header[0])
         return HeaderArgument(origin.position, leaf.word, type(value), "_header", key, kind.ndim, origin.hop, written)
-    if type(value) is np.ndarray and not origin.hop and HOST_ADDRESS in executable.runtime.device.capabilities:
+    if type(value) is np.ndarray and not origin.hop and executable.runtime.device.capabilities.has(HOST_ADDRESS):
         return NumpyArgument(origin.position, leaf.word, kind.dtype, kind.ndim, kind.element_shape, written)
     raise _Unsupported
 
