@@ -19,8 +19,8 @@ class Conflicts:
     parallel index occurs in an axis of its own, as ``k·i + uniform`` with a constant ``k`` that is not 0.
     """
 
-    def __init__(self, structure: Structure, activity: Activity) -> None:
-        self._structure, self._activity = structure, activity
+    def __init__(self, structure: Structure, activity: Activity, shared: bool) -> None:
+        self._structure, self._activity, self._shared = structure, activity, shared
         self._accesses: dict[tuple[Node | None, Value], list[Node]] = defaultdict(list)
         self._known: dict[tuple[Node | None, Value], bool] = {}
         for node in structure.nodes:
@@ -30,8 +30,8 @@ class Conflicts:
     def exclusive(self, load: Node) -> bool:
         """Whether the gradient of the element can be updated by a plain load, add and store."""
         task = self._structure.task(load)
-        if task is None:
-            return True
+        if task is None or self._shared:
+            return task is None
         key = task, load.operands[0]
         known = self._known.get(key)
         if known is None:
@@ -55,16 +55,17 @@ class Conflicts:
     def must_not_overlap(self, demand: Demand) -> tuple[tuple[str, str], ...]:
         """Pairs of array paths whose memory must be disjoint for the reverse function to be right.
 
-        An array from which primal values are read again, with every other array that the kernel writes; gradients that are updated
-        without atomics, with every other gradient.
+        An array that is read for a derivative, with every other array that the kernel writes, and likewise their gradients; gradients
+        that are updated without atomics, with every other gradient. Storage of primal and gradient never overlaps.
         """
-        wanted: set[Value] = set(demand.needed).union(*demand.slices.values())
-        reread = {n.operands[0] for n in self._structure.nodes if n.op.name == "load" and n in wanted}
-        pairs = {(_path(a), _path(w)) for a in reread for w in self._structure.written if a is not w}
-        plain = {key[1] for key, exclusive in self._known.items() if exclusive and key[0] is not None}
+        wanted: set[Value] = set(demand.needed).union(*demand.slices.values(), self._activity.active)
+        read = {n.operands[0] for n in self._structure.nodes if n.op.name == "load" and n in wanted}
         shadows = self._activity.shadows
-        pairs |= {(_path(shadows[a]), _path(shadows[o])) for a in plain for o in shadows if o is not a}  # type: ignore[index]
-        return tuple(sorted(pairs))
+        pairs = {(a, w) for a in read for w in self._structure.written if a is not w}
+        pairs |= {(shadows[a], shadows[w]) for a, w in pairs if a in shadows and w in shadows}  # type: ignore[index]
+        plain = {array for (task, array), exclusive in self._known.items() if exclusive and task is not None}
+        pairs |= {(shadows[a], shadows[o]) for a in plain for o in shadows if o is not a}  # type: ignore[index]
+        return tuple(sorted({(min(a, b), max(a, b)) for a, b in ((_path(a), _path(b)) for a, b in pairs)}))
 
 
 def _path(array: Value) -> str:

@@ -29,7 +29,7 @@ class Replay:
         self._plain = Copier(builder, self.mapping)
         self._spans: dict[Node, tuple[Value, Value]] = {}
         self._records: dict[Node, dict[int, Value]] = {}
-        self._reserve: dict[Region, list[Node]] = defaultdict(list)
+        self._reserve: dict[Region | Node, list[Node]] = defaultdict(list)
         for loop in demand.recorded:
             home = self._scratch_home(loop)
             if home is not None:
@@ -51,9 +51,16 @@ class Replay:
                 self._plain.default(node)
             elif node.regions and node.op.name != "parallel_for" and self.demand.replays(node):
                 self._replay(node)
-        for loop in self._reserve.get(region, ()):
-            low, high = (self.value(v) for v in loop.operands[:2])
-            self._allocate(loop, self._length(low, high))
+        self._allocate_for(region)
+
+    def prepare(self, node: Node) -> None:
+        """Record, right before its reverse, what a loop of the root region needs: private memory does not outlive a serial task."""
+        self._allocate_for(node)
+        if self._deferred(node):
+            self._sweep(node, record=True)
+
+    def _deferred(self, node: Node) -> bool:
+        return is_loop(node) and bool(self.demand.recorded.get(node)) and self.structure.home[node] is self.structure.root
 
     # -- loops --------------------------------------------------------------------------------------------------
     def span(self, loop: Node) -> tuple[Value, Value, bool]:
@@ -74,13 +81,15 @@ class Replay:
 
     def _replay(self, node: Node) -> None:
         keep = self.demand.slices[node]
-        if not is_loop(node) or (node not in self.demand.counted and not self.demand.recorded.get(node)):
-            self._replayer(keep).node(node)
-            return
+        wanted = any(r in self.demand.needed for r in node.results)
         if node in self.demand.counted:
             self._count(node)
-        if self.demand.recorded.get(node) or any(r in self.demand.needed for r in node.results):
-            self._sweep(node)
+        elif not self.demand.recorded.get(node):
+            self._replayer(keep).node(node)
+            return
+        deferred = self._deferred(node)
+        if wanted or (self.demand.recorded.get(node) and not deferred):
+            self._sweep(node, record=not deferred)
 
     def _replayer(self, keep: set[Value]) -> Copier:
         return Copier(self.b, self.mapping, lambda copier, node: _replay_node(copier, node, keep))
@@ -100,18 +109,19 @@ class Replay:
     def _kept(self, loop: Node) -> list[Carried]:
         return [c for c in carried(loop) if c.arg in self.demand.slices[loop]]
 
-    def _sweep(self, loop: Node) -> None:
+    def _sweep(self, loop: Node, *, record: bool) -> None:
         """Replay a loop whose number of trips is known, recording carried values at the start of each trip."""
         low, high, downward = self.span(loop)
-        if loop not in self._records:
-            self._allocate(loop, self._length(low, high))
+        if record and loop not in self._records:
+            self._allocate(loop)
         kept = self._kept(loop)
         body = loop.regions[-1]
         with self.b.inside([(low.type, "t"), *((c.arg.type, c.arg.name) for c in kept)], loop=True) as new:
             if loop.op.name == "for":
                 self.mapping[body.args[0]] = new.args[0]
             self.bind([c.arg for c in kept], new.args[1:])
-            self._record(loop, self.b.emit("sub", new.args[0], low))
+            if record:
+                self._record(loop, self.b.emit("sub", new.args[0], low))
             self._replayer(self.demand.slices[loop]).nodes(body.nodes[:-1])
             self.b.yield_(*(self.value(c.next) for c in kept))
         results = self.b.for_(low, high, [self.value(c.init) for c in kept], new, reverse=downward)
@@ -123,28 +133,32 @@ class Replay:
             self.b.scratch_store(scratch, slot, self.value(own[k].arg))
 
     # -- private memory -----------------------------------------------------------------------------------------
-    def _allocate(self, loop: Node, length: Value) -> None:
-        own = carried(loop)
+    def _allocate_for(self, place: Region | Node) -> None:
+        for loop in self._reserve.get(place, ()):
+            self._allocate(loop)
+
+    def _allocate(self, loop: Node) -> None:
+        own, length = carried(loop), self._length(*self.span(loop)[:2])
         self._records[loop] = {k: self.b.scratch(own[k].arg.type, length) for k in self.demand.recorded.get(loop, ())}
 
     def _length(self, low: Value, high: Value) -> Value:
         length = self.b.emit("sub", self.b.cast(high, dt.i64), self.b.cast(low, dt.i64))
         return self.b.emit("max", length, self.b.const(dt.i64, 0))
 
-    def _scratch_home(self, loop: Node) -> Region | None:
-        """Region outside an enclosing loop where the length is already known, so that its trips share the memory; None: at the loop."""
+    def _scratch_home(self, loop: Node) -> Region | Node | None:
+        """Where the memory for a loop inside other loops is reserved, so that their trips share it: where its length is first known.
+
+        A region of a reverse scope, an operation of the root region, or None: at the loop itself.
+        """
         if loop in self.demand.counted:
             return None
-        at = self.structure.home[loop]
-        chain = [r for _, r in self.structure.chain[at]]
-        owners = [n for n, _ in self.structure.chain[at]]
-        depths = [self.structure.depth[self.structure.home[v]] if v in self.structure.home else 0 for v in loop.operands[:2]]
-        inside_task = 1 if owners and owners[0].op.name == "parallel_for" else 0
-        depth = max(*depths, inside_task)
-        crossed = owners[depth:]
-        if not any(is_loop(n) for n in crossed):
+        chain = self.structure.chain[self.structure.home[loop]]
+        known = [self.structure.depth[self.structure.home[v]] for v in loop.operands[:2] if v in self.structure.home]
+        task = int(bool(chain) and chain[0][0].op.name == "parallel_for")
+        depth = max(task, *known, 0)
+        if not any(is_loop(n) for n, _ in chain[depth:]):
             return None
-        return chain[depth - 1] if depth else self.structure.root
+        return chain[depth - 1][1] if depth else chain[0][0]
 
 
 def _replay_node(copier: Copier, node: Node, keep: set[Value]) -> bool:

@@ -25,7 +25,7 @@ from qd_core.passes.hoist import hoist_invariants
 __all__ = ["reverse", "shadow_params"]
 
 
-def reverse(function: Function, gradients: Iterable[str]) -> Function:
+def reverse(function: Function, gradients: Iterable[str], *, shared: bool = False) -> Function:
     """Return the function that propagates adjoints from outputs to inputs.
 
     Parameters
@@ -34,6 +34,8 @@ def reverse(function: Function, gradients: Iterable[str]) -> Function:
         A kernel; it is not changed.
     gradients : iterable of str
         Paths of the array parameters that have gradient storage. Others are constants when read.
+    shared : bool
+        Gradients of different parameters may be the same memory: every parallel update is atomic.
 
     Returns
     -------
@@ -50,8 +52,7 @@ def reverse(function: Function, gradients: Iterable[str]) -> Function:
     """
     primal = hoist_invariants(function, no_overlap=True)
     params, shadows = shadow_params(primal, gradients, ".grad", Role.ADJOINT)
-    transposer = _Reverse(primal, params, shadows)
-    return transposer.run(function)
+    return _Reverse(primal, params, shadows, shared).run(function)
 
 
 def shadow_params(function: Function, paths: Iterable[str], suffix: str, role: Role) -> tuple[list[Param], dict[Param, Param]]:
@@ -72,11 +73,11 @@ def shadow_params(function: Function, paths: Iterable[str], suffix: str, role: R
 class _Reverse:
     """State of one transposition."""
 
-    def __init__(self, primal: Function, params: list[Param], shadows: Mapping[Param, Param]) -> None:
+    def __init__(self, primal: Function, params: list[Param], shadows: Mapping[Param, Param], shared: bool) -> None:
         self.structure = Structure(primal)
         self.activity: Activity = analyze(self.structure, shadows)
         self.demand = Demand(self.structure, self.activity)
-        self.conflicts = Conflicts(self.structure, self.activity)
+        self.conflicts = Conflicts(self.structure, self.activity, shared)
         self.captures = _Captures(self.structure, self.activity)
         self.params, self.shadows = params, shadows
         self.body = Region()
@@ -101,6 +102,8 @@ class _Reverse:
         self.replay.section(region)
         for node in reversed(region.nodes[:-1]):
             if self.activity.has_code(node):
+                if node.regions and region is self.structure.root:
+                    self.replay.prepare(node)
                 self.b.span = node.span
                 _RULES.get(node.op.name, _Reverse.elementwise)(self, node)
 
@@ -231,7 +234,7 @@ class _Reverse:
             self.add(v, self.b.load(s, ()))
 
     def temporary(self, value: Value) -> Param:
-        param = Param(ArrayType(value.type, 0, (), ()), f"%adjoint{len(self.params)}", Role.TEMP)
+        param = Param(ArrayType(value.type, 0, (), ()), f"adjoint {len(self.params)}", Role.TEMP)
         self.params.append(param)
         return param
 

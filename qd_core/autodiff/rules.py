@@ -167,7 +167,8 @@ def _trunc_quotient(b: Builder, x: Operands, r: Any) -> Value:
 
 
 def _one(b: Builder, x: Operands, r: Any) -> Value:
-    return _c(x[0], 1.0, b)
+    """The partial is 1; `pull` passes the adjoint as it is."""
+    raise AssertionError("not emitted")
 
 
 def _result_is_first(b: Builder, x: Operands, r: Any) -> Value:
@@ -249,6 +250,8 @@ def pull(b: Builder, name: str, x: Operands, r: Any, operand: int, adjoint: Valu
     assert isinstance(rule, Partials)
     partial = rule.partials[operand]
     assert partial is not None
+    if partial is _one:
+        return adjoint
     product = b.emit("mul", adjoint, partial(b, x, r))
     return b.select(b.emit("eq", adjoint, zero), zero, product) if masked else product
 
@@ -262,12 +265,17 @@ def push(b: Builder, name: str, x: Operands, r: Value, tangents: Sequence[Value 
             return None
         zero = b.const(r.type, 0.0)
         return b.select(rule.takes_first(b, x, r), zero if first is None else first, zero if second is None else second)
+    masked = masked or name in _SINGULAR
     total: Value | None = None
     for i, t in enumerate(tangents):
         if t is not None and differentiable(name, i):
             term = _push_term(b, name, x, r, i, t, masked)
             total = term if total is None else b.emit("add", total, term)
     return total
+
+
+_SINGULAR = frozenset(("div", "pow", "atan2"))
+"""Of several operands, with infinite partials: a zero tangent of one must not spoil the finite or infinite term of another."""
 
 
 def _push_term(b: Builder, name: str, x: Operands, r: Value, operand: int, tangent: Value, masked: bool) -> Value:

@@ -8,7 +8,9 @@ Elementwise operations move whenever their operands are defined outside (nothing
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
+from qd_core import dtypes as dt
 from qd_core.ir.build import Builder
 from qd_core.ir.nodes import Function, Node, Region, Value
 from qd_core.ir.rewrite import Copier
@@ -51,20 +53,16 @@ class _Plan:
         self._written: dict[Node, set[Value]] = {}
 
     # -- analysis -----------------------------------------------------------------------------------------------
-    def region(self, region: Region, loops: tuple[tuple[Node, bool], ...]) -> set[Value]:
-        """Plan for a region inside ``loops``: (serial loop or other region operation, whether loads may pass it). Returns arrays written."""
+    def region(self, region: Region, loops: tuple[tuple[Node, bool], ...]) -> None:
+        """Plan for a region inside ``loops``: (serial loop or other region operation, whether loads may pass it)."""
         depth = len(loops)
-        written: set[Value] = set()
         self._depth.update((a, depth) for a in region.args)
         for node in region.nodes:
-            if node.op.name in _WRITES:
-                written.add(node.operands[0])
             for inner in node.regions:
                 self._written.setdefault(node, set()).update(self._writes(inner))
-                written |= self.region(inner, (*loops, (node, node.op.name == "for")))
+                self.region(inner, (*loops, (node, node.op.name == "for")))
             self._depth.update((r, depth) for r in node.results)
             self._depth[node] = self._level(node, loops, depth)
-        return written
 
     def _writes(self, region: Region) -> set[Value]:
         """Arrays written anywhere inside."""
@@ -82,18 +80,24 @@ class _Plan:
         load = node.op.name == "load"
         if node.op.terminator or node.regions or not (node.op.pure or load):
             return depth
-        lowest = max((self._depth.get(o, 0) for o in node.operands), default=depth if node.op.name != "const" else 0)
+        lowest = max((self._depth.get(o, 0) for o in node.operands), default=0)
         level = depth
-        while level > lowest and self._passes(node, load, *loops[level - 1], level):
+        while level > lowest and self._passes(node, load, *loops[level - 1]):
+            if load:  # its guard needs the bounds of every loop it leaves
+                lowest = max(lowest, *(self._depth.get(v, 0) for v in loops[level - 1][0].operands[:2]))
+                if level <= lowest:
+                    break
             level -= 1
         if level < depth and node.op.name != "const":
-            crossed = tuple(n for n, _ in loops[level:])
-            self.target[node] = crossed[0]
-            self.moved[crossed[0]].append(node)
-            self.guards[node] = crossed if load else ()
+            self._move(node, tuple(n for n, _ in loops[level:]), load)
         return level
 
-    def _passes(self, node: Node, load: bool, around: Node, plain: bool, level: int) -> bool:
+    def _move(self, node: Node, crossed: tuple[Node, ...], load: bool) -> None:
+        self.target[node] = crossed[0]
+        self.moved[crossed[0]].append(node)
+        self.guards[node] = crossed if load else ()
+
+    def _passes(self, node: Node, load: bool, around: Node, plain: bool) -> bool:
         """Whether the node may move from inside ``around`` to before it."""
         if around.op.name not in ("for", "while"):
             return False
@@ -115,19 +119,24 @@ class _Plan:
 
     def _emit(self, copier: Copier, node: Node) -> None:
         guards = self.guards[node]
-        for operand in node.operands:
-            if operand not in copier.mapping and isinstance(operand, Node) and operand.op.name == "const":
-                copier.default(operand)
+        _copy_constants(copier, node.operands)
         if not guards:
             copier.default(node)
             return
         b = copier.builder
-        runs = [b.emit("lt", *copier.values(loop.operands[:2])) for loop in guards]
-        condition = runs[0]
-        for r in runs[1:]:
-            condition = b.emit("and", condition, r)
+        condition: Value = b.const(dt.u1, True)
+        for loop in guards:
+            _copy_constants(copier, loop.operands[:2])
+            condition = b.emit("and", condition, b.emit("lt", *copier.values(loop.operands[:2])))
         with b.inside() as then:
             b.yield_(b.load(copier.value(node.operands[0]), copier.values(node.operands[1:])))
         with b.inside() as otherwise:
             b.yield_(b.const(node.type, 0))
         copier.mapping[node] = b.if_(condition, then, otherwise)[0]
+
+
+def _copy_constants(copier: Copier, values: Sequence[Value]) -> None:
+    """Constants that stand further inside are needed here already."""
+    for v in values:
+        if isinstance(v, Node) and v.op.name == "const" and v not in copier.mapping:
+            copier.default(v)

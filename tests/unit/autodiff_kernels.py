@@ -263,7 +263,7 @@ def difference(make: Callable[[], Function], values: Mapping[str, Any], duals: M
     for sign in (1, -1):
         moved = copies(values)
         for p, d in duals.items():
-            moved[p] = moved[p] + sign * step * d
+            moved[p] = np.asarray(moved[p] + sign * step * d)
         run(make(), moved)
         ends.append(moved)
     return {p: (ends[0][p] - ends[1][p]) / (2 * step) for p in duals}
