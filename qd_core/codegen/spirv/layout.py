@@ -1,0 +1,55 @@
+"""Where a launch's words lie: the packed arguments, then the extents of all tasks, then what the runtime adds for private memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qd_core.codegen.spirv.target import SpirvTarget
+from qd_core.ir.nodes import ArrayType, Param
+from qd_core.ir.program import Program
+from qd_core.ir.rewrite import walk
+
+__all__ = ["POOL_WORDS", "ArgumentLayout"]
+
+POOL_WORDS = 2
+"""Address of the pool of private memory, and its length in 4-byte slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentLayout:
+    """Offsets in 64-bit words.
+
+    Attributes
+    ----------
+    offsets : dict of Param to int
+        First word of each parameter.
+    extents : int
+        First of the extents: one an axis of each task, in task order.
+    pool : int or None
+        First of the pool's words, where a task owns private memory that is not of a small constant length.
+    size : int
+        Number of words in all.
+    inline : bool
+        The words are push constants; otherwise the address of a copy is the only one.
+    """
+
+    offsets: dict[Param, int]
+    extents: int
+    pool: int | None
+    size: int
+    inline: bool
+
+    @staticmethod
+    def of(program: Program, target: SpirvTarget) -> ArgumentLayout:
+        """Lay out the words of ``program``."""
+        offsets: dict[Param, int] = {}
+        size = 0
+        for param in program.params:
+            offsets[param] = size
+            size += 1 + 2 * param.type.ndim if isinstance(param.type, ArrayType) else 1
+        extents = size
+        size += sum(len(t.extents) for t in program.tasks)
+        pool = None
+        if any(n.op.name == "scratch" for t in program.tasks for n in walk(t.body)):
+            pool, size = size, size + POOL_WORDS
+        return ArgumentLayout(offsets, extents, pool, size, size <= target.push_words)
