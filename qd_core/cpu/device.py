@@ -6,6 +6,7 @@ Device memory is host memory and device addresses are host addresses, but only t
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ class CpuModule(Module):
 
     def __del__(self) -> None:
         loaded, self._loaded = getattr(self, "_loaded", None), None
-        if loaded is not None:
+        if loaded is not None and not sys.is_finalizing():  # then the module's names are gone, and the code may stay
             process_jit().unload(loaded)
 
 
