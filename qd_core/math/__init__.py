@@ -61,8 +61,8 @@ def expand(b: Builder, name: str, operands: Sequence[Value]) -> Value:
 
 
 BOUNDS: dict[str, dict[str, float]] = {
-    "sin": {"f16": 0.51, "f32": 1.0, "f64": 1.0},
-    "cos": {"f16": 0.51, "f32": 1.0, "f64": 1.0},
+    "sin": {"f16": 0.51, "f32": 1.2, "f64": 1.2},
+    "cos": {"f16": 0.51, "f32": 1.2, "f64": 1.2},
     "tan": {"f16": 0.51, "f32": 1.8, "f64": 1.8},
     "asin": {"f16": 0.51, "f32": 1.4, "f64": 1.4},
     "acos": {"f16": 0.51, "f32": 1.4, "f64": 1.4},

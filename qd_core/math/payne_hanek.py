@@ -43,20 +43,22 @@ def _window(a: Expr, fmt: Format) -> list[Expr]:
 
     That is bit e - 1 of the expansion, where bit k weighs 2**-k.
     """
-    least, length = LEAST_EXPONENT[fmt.real.name], _WINDOW[fmt.real.name]
+    least, count = LEAST_EXPONENT[fmt.real.name], _WINDOW[fmt.real.name]
     position = (a.bits() >> fmt.mantissa).cast(dt.u64) - (fmt.bias + least)
-    words = _words(position >> 5, least - fmt.mantissa - 2, (fmt.bias - least) // 32, length + 1)
-    left = position & 31
-    right = 32 - left
-    return [((words[i] << left) | (words[i + 1] >> right)) & _MASK for i in range(length)]
+    highest = (fmt.bias - least) // 64
+    words = _words(position >> 6, least - fmt.mantissa - 2, highest, (count + 1) // 2 + 1)
+    left = position & 63
+    right = 63 - left
+    aligned = [(words[i] << left) | ((words[i + 1] >> 1) >> right) for i in range(len(words) - 1)]
+    return [half for word in aligned for half in (word >> 32, word & _MASK)][:count]
 
 
 def _words(index: Expr, start: int, highest: int, wanted: int) -> list[Expr]:
-    """Words ``index`` .. ``index + wanted - 1`` of 2/pi cut from bit ``start`` (from 0; negative: zeros in front), 0 <= index <= highest.
+    """64-bit words ``index`` .. ``index + wanted - 1`` of 2/pi cut from bit ``start`` (negative: zeros in front), 0 <= index <= highest.
 
     A logarithmic network of selects: the IR has no constant arrays.
     """
-    words = [index.lift(_expansion(start + 32 * i)) for i in range(highest + wanted)]
+    words = [index.lift(_expansion(start + 64 * i)) for i in range(highest + wanted)]
     for bit in reversed(range(highest.bit_length())):
         step = 1 << bit
         chosen = ~(index & step).equals(0)
@@ -66,12 +68,11 @@ def _words(index: Expr, start: int, highest: int, wanted: int) -> list[Expr]:
 
 
 def _expansion(start: int) -> int:
-    """32 bits of the binary expansion of 2/pi from bit ``start``, where bit 0 weighs 1/2."""
-    words = table.TWO_OVER_PI_WORDS
+    """64 bits of the binary expansion of 2/pi from bit ``start``, where bit 0 weighs 1/2."""
     whole = 0
-    for word in words:
+    for word in table.TWO_OVER_PI_WORDS:
         whole = whole << 32 | word
-    return (whole << 64 >> (32 * (len(words) + 1) - start)) & _MASK
+    return (whole << 128 >> (32 * len(table.TWO_OVER_PI_WORDS) + 64 - start)) & ((1 << 64) - 1)
 
 
 def _product(significand: list[Expr], window: list[Expr]) -> list[Expr]:

@@ -53,9 +53,7 @@ def _kernels(reduced: Reduced) -> tuple[Expr, Expr]:
     z = r * r
     name = r.dtype.name
     sine = r + ((r * z) * polynomial(z, table.SIN[name]) + low)
-    half = z * 0.5
-    rough, lost = fast_two_sum(z.lift(1.0), -half)
-    cosine = rough + (((z * z) * polynomial(z, table.COS[name]) - r * low) + lost)
+    cosine = 1.0 + (((z * z) * polynomial(z, table.COS[name]) - r * low) - z * 0.5)
     return sine, cosine
 
 
