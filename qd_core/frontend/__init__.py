@@ -1,0 +1,1 @@
+"""From Python functions to IR: signatures, the kernel language, and its lowering."""

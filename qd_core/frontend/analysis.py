@@ -1,0 +1,89 @@
+"""Facts about statements that lowering needs before it reaches them: what a loop assigns, where `break` and `continue` lead."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+__all__ = ["StatementFacts", "root_name"]
+
+_BLOCKS = ("body", "orelse")
+
+
+def root_name(node: ast.expr) -> str | None:
+    """Variable at the root of an assignment target: ``v`` of ``v[0].x``; None when it is no name."""
+    while isinstance(node, (ast.Subscript, ast.Attribute)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+class StatementFacts:
+    """Facts about the statements of one function, found in one traversal.
+
+    Attributes
+    ----------
+    stores : dict of node to set of str
+        For every loop: names assigned in it (syntactically; a call may assign more).
+    jumps : set of node
+        Statements that contain a `break` or `continue` of the loop around them.
+    breaks : set of node
+        Loops with a `break` of their own.
+    returns : set of node
+        Statements that contain a `return`.
+    """
+
+    __slots__ = ("breaks", "jumps", "returns", "stores")
+
+    def __init__(self, body: Sequence[ast.stmt]) -> None:
+        self.stores: dict[ast.AST, set[str]] = {}
+        self.jumps: set[ast.AST] = set()
+        self.breaks: set[ast.AST] = set()
+        self.returns: set[ast.AST] = set()
+        self._block(body, set(), None)
+
+    def _block(self, body: Sequence[ast.stmt], stores: set[str], loop: ast.AST | None) -> tuple[bool, bool]:
+        """Visit statements; return whether one of them jumps, and whether one returns."""
+        jumps = returns = False
+        for statement in body:
+            jump, ret = self._statement(statement, stores, loop)
+            if jump:
+                self.jumps.add(statement)
+            if ret:
+                self.returns.add(statement)
+            jumps |= jump
+            returns |= ret
+        return jumps, returns
+
+    def _statement(self, node: ast.stmt, stores: set[str], loop: ast.AST | None) -> tuple[bool, bool]:
+        if isinstance(node, (ast.For, ast.While)):
+            return self._loop(node, stores)
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                _targets(target, stores)
+        elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+            _targets(node.target, stores)
+        elif isinstance(node, ast.If):
+            then = self._block(node.body, stores, loop)
+            other = self._block(node.orelse, stores, loop)
+            return then[0] or other[0], then[1] or other[1]
+        elif isinstance(node, ast.Break):
+            if loop is not None:
+                self.breaks.add(loop)
+            return True, False
+        return isinstance(node, ast.Continue), isinstance(node, ast.Return)
+
+    def _loop(self, node: ast.For | ast.While, stores: set[str]) -> tuple[bool, bool]:
+        inner: set[str] = set()
+        _, returns = self._block(node.body, inner, node)
+        self._block(node.orelse, inner, None)
+        self.stores[node] = inner
+        stores |= inner
+        return False, returns
+
+
+def _targets(node: ast.expr, stores: set[str]) -> None:
+    if isinstance(node, (ast.Tuple, ast.List)):
+        for element in node.elts:
+            _targets(element, stores)
+    elif (name := root_name(node)) is not None:
+        stores.add(name)

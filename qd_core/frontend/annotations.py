@@ -1,0 +1,135 @@
+"""Type objects that annotate arguments and results: vectors, matrices, structs, arrays, templates.
+
+They are plain descriptions. `qd_core.api.types` adds what they construct in Python scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qd_core import dtypes as dt
+from qd_core.dtypes import DType
+
+__all__ = ["MatrixType", "NdarrayType", "StructType", "Template", "as_dtype", "scalar_annotation"]
+
+
+def as_dtype(annotation: Any, default_ip: DType = dt.i32, default_fp: DType = dt.f32) -> DType | None:
+    """Return the scalar type that ``annotation`` means (``int``, ``float``, ``bool``, a `DType`), or None."""
+    if isinstance(annotation, DType):
+        return annotation
+    if annotation is int:
+        return default_ip
+    if annotation is float:
+        return default_fp
+    return dt.u1 if annotation is bool else None
+
+
+def scalar_annotation(annotation: Any) -> bool:
+    """Whether ``annotation`` names a scalar type."""
+    return isinstance(annotation, DType) or annotation in (int, float, bool)
+
+
+class MatrixType:
+    """A vector (shape ``(n,)``) or matrix (shape ``(n, m)``) of scalars.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        One or two extents of at least 1.
+    dtype : DType or None
+        Scalar type; None where the value decides.
+    """
+
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, shape: Sequence[int], dtype: Any = None) -> None:
+        self.shape = tuple(int(n) for n in shape)
+        self.dtype: Any = dtype
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self.shape[0]
+
+    @property
+    def m(self) -> int:
+        """Number of columns; 1 for a vector."""
+        return self.shape[1] if len(self.shape) == 2 else 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MatrixType) and (self.shape, self.dtype) == (other.shape, other.dtype)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype))
+
+    def __repr__(self) -> str:
+        name = "vector" if len(self.shape) == 1 else "matrix"
+        return f"{name}({', '.join(map(str, self.shape))}, {self.dtype!r})"
+
+
+class StructType:
+    """Named members, each a scalar, matrix or struct type, with optional methods written as `@qd.func`."""
+
+    __slots__ = ("members", "methods", "name")
+
+    def __init__(self, members: Mapping[str, Any], methods: Mapping[str, Any] | None = None, name: str = "struct") -> None:
+        self.members: dict[str, Any] = dict(members)
+        self.methods: dict[str, Any] = dict(methods or {})
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StructType) and list(self.members.items()) == list(other.members.items()) and self.methods == other.methods
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.members), self.name))
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{k}: {v!r}' for k, v in self.members.items())})"
+
+
+class NdarrayType:
+    """An argument that is an array in memory; what is None is taken from the value.
+
+    Parameters
+    ----------
+    dtype : DType, MatrixType or None
+        Element type.
+    ndim : int or None
+        Number of axes, without element axes.
+    element_shape : tuple of int or None
+        Element axes, where ``dtype`` is a scalar type.
+    needs_grad : bool or None
+        Wanted gradient storage.
+    """
+
+    __slots__ = ("boundary", "dtype", "element_shape", "ndim", "needs_grad")
+
+    def __init__(
+        self,
+        dtype: Any = None,
+        ndim: int | None = None,
+        element_shape: Sequence[int] | None = None,
+        needs_grad: bool | None = None,
+        boundary: str = "unsafe",
+    ) -> None:
+        if isinstance(dtype, MatrixType):
+            element_shape = dtype.shape
+            dtype = dtype.dtype
+        self.dtype: Any = dtype
+        self.ndim = ndim
+        self.element_shape = None if element_shape is None else tuple(int(n) for n in element_shape)
+        self.needs_grad = needs_grad
+        self.boundary = boundary
+
+    def __repr__(self) -> str:
+        return f"ndarray(dtype={self.dtype!r}, ndim={self.ndim!r}, element_shape={self.element_shape!r})"
+
+
+class Template:
+    """A value or field that is compiled in: `qd.template()`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "template()"

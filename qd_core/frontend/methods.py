@@ -1,0 +1,60 @@
+"""Method calls on run-time values."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from typing import Any
+
+from qd_core.frontend.arithmetic import as_matrix
+from qd_core.frontend.context import Lowering
+from qd_core.frontend.matrices import METHODS
+from qd_core.frontend.values import ArrayRef, MatrixValue, StructValue, describe
+from qd_core.ir.nodes import Value
+
+__all__ = ["call_method"]
+
+
+def call_method(ctx: Lowering, node: ast.Call, place: Any, base: Any, name: str) -> Any:
+    """Call method ``name`` of ``base``, which stands at ``place``."""
+    from qd_core.frontend.calls import arguments, call
+
+    if isinstance(base, StructValue):
+        return _struct_method(ctx, node, place, base, name)
+    if isinstance(base, (Value, ArrayRef)):
+        ctx.type_error(f"{describe(base)} has no method {name!r} in kernels", node, hint=_hint(base, name))
+    if not isinstance(base, MatrixValue):
+        if name not in METHODS:
+            return call(ctx, node, ctx.compile_time(lambda: getattr(base, name), node, f"the attribute {name!r}"))
+        base = as_matrix(ctx, base, node)
+    args, kwargs = arguments(ctx, node)
+    ctx.at(node)
+    if name == "fill":
+        place.set(ctx, args[0] if args else kwargs["val"], node)
+        return None
+    method = METHODS.get(name)
+    if method is None:
+        ctx.type_error(f"{describe(base)} has no method {name!r}", node, hint=f"methods: {', '.join(sorted(METHODS))}")
+    try:
+        inspect.signature(method).bind(ctx, node, base, *args, **kwargs)
+    except TypeError as cause:
+        ctx.type_error(f"method {name!r}: {cause}", node)
+    return method(ctx, node, base, *args, **kwargs)
+
+
+def _hint(base: Any, name: str) -> str:
+    if name in ("fill", "to_numpy", "from_numpy", "copy_from") and isinstance(base, ArrayRef):
+        return "call it in Python scope, or write a loop over the elements"
+    return "methods are those of vectors, matrices and structs"
+
+
+def _struct_method(ctx: Lowering, node: ast.Call, place: Any, base: StructValue, name: str) -> Any:
+    """Inline a method of a struct; what it changes in ``self`` is stored back."""
+    from qd_core.frontend.calls import arguments
+    from qd_core.frontend.inline import inline_method
+
+    function = base.type.methods.get(name) if base.type is not None else None
+    if function is None:
+        ctx.type_error(f"{describe(base)} has no method {name!r}", node)
+    args, kwargs = arguments(ctx, node)
+    return inline_method(ctx, node, function, place, base, args, kwargs)

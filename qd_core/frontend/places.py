@@ -1,0 +1,444 @@
+"""Places: what can be read, assigned, updated atomically.
+
+A place is a variable or an array element, with the way to a part of it: a component, some components (a swizzle), a member.
+Resolving a place evaluates indices once and reads nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from qd_core import dtypes as dt
+from qd_core.errors import QuadrantsIndexError
+from qd_core.frontend.arithmetic import as_matrix, as_scalar, cast, to_runtime
+from qd_core.frontend.arrays import atomic_element, load_element, resolve_indices, store_element
+from qd_core.frontend.attributes import attribute_of, swizzle_of
+from qd_core.frontend.context import Lowering, Racy
+from qd_core.frontend.reductions import Accumulator
+from qd_core.frontend.scope import MISSING
+from qd_core.frontend.values import ArrayRef, MatrixValue, StructValue, describe, is_number, is_runtime, static_int
+from qd_core.ir.nodes import Value
+
+__all__ = ["ElementPlace", "Known", "NamePlace", "Place", "assign", "convert_like", "item_of", "materialize", "place_of"]
+
+
+# -- kinds of places ----------------------------------------------------------------------------------------------------
+class Known:
+    """No place but a value: something computed, or an object outside the kernel."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def get(self, ctx: Lowering, node: ast.AST) -> Any:
+        """Return the value."""
+        return self.value
+
+    def set(self, ctx: Lowering, value: Any, node: ast.AST) -> None:
+        """Refuse."""
+        ctx.syntax_error(f"cannot assign to {describe(self.value)}", node, why="it is no variable and no array element", hint=_hint(self.value))
+
+    def member(self, ctx: Lowering, name: str, node: ast.AST) -> Place:
+        """Attribute of the value."""
+        return Known(attribute_of(ctx, self.value, name, node))
+
+    def item(self, ctx: Lowering, index: Any, node: ast.AST) -> Place:
+        """Element of an array, or item of a compile-time container."""
+        if isinstance(self.value, ArrayRef):
+            return ElementPlace(self.value, resolve_indices(ctx, self.value, index, node))
+        return Known(item_of(ctx, self.value, index, node))
+
+
+def _hint(value: Any) -> str:
+    return "write elements, as in `x[i] = ...`" if isinstance(value, ArrayRef) else ""
+
+
+Step = tuple[str, Any]
+Index = int | Value
+
+
+class NamePlace:
+    """A variable, or the part of it that ``steps`` lead to."""
+
+    __slots__ = ("name", "steps")
+
+    def __init__(self, name: str, steps: tuple[Step, ...] = ()) -> None:
+        self.name, self.steps = name, steps
+
+    def get(self, ctx: Lowering, node: ast.AST) -> Any:
+        """Return the current value."""
+        value = ctx.scope.names[self.name]
+        for step in self.steps:
+            value = _step_get(ctx, value, step, node)
+        return value
+
+    def set(self, ctx: Lowering, value: Any, node: ast.AST) -> None:
+        """Assign, converting to the type that the variable has."""
+        _check_assignable(ctx, self.name, node)
+        new = _step_set(ctx, ctx.scope.names[self.name], self.steps, value, node)
+        ctx.scope.update(self.name, new)
+
+    def member(self, ctx: Lowering, name: str, node: ast.AST) -> Place:
+        """Part called ``name``: a swizzle or member; otherwise the attribute of the value."""
+        value = self.get(ctx, node)
+        if isinstance(value, MatrixValue):
+            chosen = swizzle_of(value.shape, name)
+            if chosen is not None:
+                return NamePlace(self.name, (*self.steps, ("swizzle", chosen)))
+        if isinstance(value, StructValue) and name in value.members:
+            return NamePlace(self.name, (*self.steps, ("member", name)))
+        return Known(attribute_of(ctx, value, name, node))
+
+    def item(self, ctx: Lowering, index: Any, node: ast.AST) -> Place:
+        """Component of a matrix or item of a list."""
+        value = self.get(ctx, node)
+        if isinstance(value, ArrayRef):
+            return Known(value).item(ctx, index, node)
+        if isinstance(value, MatrixValue):
+            return NamePlace(self.name, (*self.steps, ("component", matrix_index(ctx, value.shape, index, node))))
+        if isinstance(value, (list, tuple)):
+            return NamePlace(self.name, (*self.steps, ("list", list_index(ctx, value, index, node))))  # pyright: ignore[reportUnknownArgumentType]
+        return Known(item_of(ctx, value, index, node))
+
+
+class ElementPlace:
+    """An array element, or the component (row) ``part`` or the components ``swizzle`` of it."""
+
+    __slots__ = ("array", "indices", "part", "swizzle")
+
+    def __init__(self, array: ArrayRef, indices: tuple[Value, ...], part: tuple[Value, ...] = (), swizzle: tuple[int, ...] | None = None) -> None:
+        self.array, self.indices, self.part, self.swizzle = array, indices, part, swizzle
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the place, apart from a swizzle."""
+        return self.array.element_shape[len(self.part) :]
+
+    def _parts(self, ctx: Lowering) -> list[ElementPlace]:
+        assert self.swizzle is not None
+        return [ElementPlace(self.array, self.indices, (*self.part, ctx.builder.const(dt.i32, k))) for k in self.swizzle]
+
+    def get(self, ctx: Lowering, node: ast.AST) -> Any:
+        """Load."""
+        if self.swizzle is None:
+            return load_element(ctx, self.array, self.indices, node, self.part, self.shape)
+        return MatrixValue((len(self.swizzle),), [p.get(ctx, node) for p in self._parts(ctx)], self.array.dtype)
+
+    def set(self, ctx: Lowering, value: Any, node: ast.AST) -> None:
+        """Store."""
+        if self.swizzle is None:
+            store_element(ctx, self.array, self.indices, value, node, self.part, self.shape)
+            return
+        for place, item in zip(self._parts(ctx), spread(ctx, value, len(self.swizzle), node), strict=True):
+            place.set(ctx, item, node)
+
+    def atomic(self, ctx: Lowering, kind: str, value: Any, node: ast.AST) -> Any:
+        """Combine ``value`` into it atomically; return the old value."""
+        if self.swizzle is None:
+            return atomic_element(ctx, kind, self.array, self.indices, value, node, self.part, self.shape)
+        items = spread(ctx, value, len(self.swizzle), node)
+        old = [p.atomic(ctx, kind, v, node) for p, v in zip(self._parts(ctx), items, strict=True)]
+        return MatrixValue((len(old),), old, self.array.dtype)
+
+    def member(self, ctx: Lowering, name: str, node: ast.AST) -> Place:
+        """Components by name; otherwise the attribute of the loaded value."""
+        chosen = swizzle_of(self.shape, name) if self.shape and self.swizzle is None else None
+        if chosen is None:
+            return Known(attribute_of(ctx, self.get(ctx, node), name, node))
+        if len(chosen) == 1:
+            return ElementPlace(self.array, self.indices, (*self.part, ctx.builder.const(dt.i32, chosen[0])))
+        return ElementPlace(self.array, self.indices, self.part, chosen)
+
+    def item(self, ctx: Lowering, index: Any, node: ast.AST) -> Place:
+        """Component of the element."""
+        if self.swizzle is not None or not self.shape:
+            return Known(item_of(ctx, self.get(ctx, node), index, node))
+        chosen = matrix_index(ctx, self.shape, index, node)
+        constants = (ctx.builder.const(dt.i32, c) if isinstance(c, int) else c for c in chosen)
+        return ElementPlace(self.array, self.indices, (*self.part, *constants))
+
+
+Place = Known | NamePlace | ElementPlace
+
+
+def spread(ctx: Lowering, value: Any, count: int, node: ast.AST) -> Sequence[Any]:
+    """Return ``count`` scalars: the components of a vector, or one scalar repeated."""
+    value = to_runtime(ctx, value, node)
+    if not isinstance(value, MatrixValue):
+        return (value,) * count
+    if len(value.items) != count:
+        ctx.type_error(f"{describe(value)} does not fit {count} components", node)
+    return value.items
+
+
+# -- resolving ----------------------------------------------------------------------------------------------------------
+def place_of(ctx: Lowering, node: ast.expr) -> Place:
+    """Resolve the place that an expression means."""
+    if isinstance(node, ast.Name):
+        value = ctx.scope.names.get(node.id, MISSING)
+        if isinstance(value, Accumulator):
+            return ElementPlace(value.array, (ctx.builder.const(dt.i32, 0),))
+        if value is MISSING or isinstance(value, Racy) or not is_runtime(value):
+            return Known(ctx.lookup(node))
+        return NamePlace(node.id)
+    if isinstance(node, ast.Attribute):
+        return place_of(ctx, node.value).member(ctx, node.attr, node)
+    if isinstance(node, ast.Subscript):
+        base = place_of(ctx, node.value)
+        return base.item(ctx, ctx.expr(node.slice), node)
+    return Known(ctx.expr(node))
+
+
+# -- parts of values ----------------------------------------------------------------------------------------------------
+def matrix_index(ctx: Lowering, shape: tuple[int, ...], raw: Any, node: ast.AST) -> tuple[Index, ...]:
+    """Return checked indices into a vector or matrix (int where known): one an axis, or one for a row of a matrix."""
+    parts: tuple[Any, ...] = tuple(raw) if isinstance(raw, (tuple, list)) else (raw,)  # pyright: ignore[reportUnknownArgumentType]
+    if len(parts) == 1 and isinstance(parts[0], MatrixValue):
+        parts = parts[0].items
+    if len(parts) == 2 and len(shape) == 1 and static_int(parts[1]) == 0:
+        parts = parts[:1]  # a vector is a matrix of one column
+    if not 1 <= len(parts) <= len(shape):
+        ctx.error(QuadrantsIndexError, f"a value of shape {shape} is indexed with {len(parts)} indices", node)
+    return tuple(_matrix_axis(ctx, n, p, node) for n, p in zip(shape, parts, strict=False))
+
+
+def _matrix_axis(ctx: Lowering, extent: int, raw: Any, node: ast.AST) -> Index:
+    if isinstance(raw, slice):
+        ctx.syntax_error("slices are not supported in kernels", node, hint="name the components, as in `v.xy`")
+    known = static_int(raw)
+    index = raw if known is not None else as_scalar(ctx, raw, node)
+    if known is None and index.type.is_real:
+        ctx.type_error(f"an index must be an integer, got {index.type.name}", node)
+    if known is not None and known < 0:
+        ctx.syntax_error(f"negative index {known} into a vector or matrix", node, hint=f"indices count from 0 to {extent - 1}")
+    if known is not None and known >= extent:
+        ctx.error(QuadrantsIndexError, f"index {known} is out of range for an axis of {extent}", node, hint=f"indices count from 0 to {extent - 1}")
+    if known is None and ctx.options.bounds:
+        _check_component(ctx, index, extent)
+    return known if known is not None else index
+
+
+def _check_component(ctx: Lowering, index: Value, extent: int) -> None:
+    builder = ctx.builder
+    wide = builder.cast(index, dt.i64)
+    ok = builder.emit("and", builder.emit("ge", wide, builder.const(dt.i64, 0)), builder.emit("lt", wide, builder.const(dt.i64, extent)))
+    builder.check("bounds", ok, (index,), message=("index out of bounds: ", (0,), f" on an axis of {extent} components"))
+
+
+def list_index(ctx: Lowering, value: Sequence[Any], raw: Any, node: ast.AST) -> int:
+    """Return a checked static index into a list or tuple."""
+    index = static_int(raw[0] if isinstance(raw, tuple) and len(raw) == 1 else raw)  # pyright: ignore
+    if index is None:
+        ctx.type_error(
+            f"a {type(value).__name__} is indexed by {describe(raw)}",
+            node,
+            why="lists and tuples exist at compile time only",
+            hint="index with a constant or a qd.static loop variable, or make it a vector: qd.Vector([...])",
+        )
+    if not -len(value) <= index < len(value):
+        ctx.error(QuadrantsIndexError, f"index {index} is out of range for a {type(value).__name__} of {len(value)}", node)
+    return index % len(value)
+
+
+def item_of(ctx: Lowering, value: Any, index: Any, node: ast.AST) -> Any:
+    """Return ``value[index]`` for anything but an array in memory."""
+    if isinstance(value, MatrixValue):
+        return component_get(ctx, value, matrix_index(ctx, value.shape, index, node))
+    if isinstance(value, (list, tuple)):
+        if isinstance(index, slice):
+            return value[index]
+        return value[list_index(ctx, value, index, node)]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if hasattr(value, "__qd_matrix__"):
+        return item_of(ctx, as_matrix(ctx, value, node), index, node)
+    if isinstance(value, Value) or is_number(value):
+        ctx.type_error(f"a scalar ({describe(value)}) cannot be indexed", node)
+    return _python_item(ctx, value, index, node)
+
+
+def _python_item(ctx: Lowering, value: Any, index: Any, node: ast.AST) -> Any:
+    known = static_int(index)
+    key = index if known is None else known
+    if is_runtime(key):
+        ctx.type_error(f"{describe(value)} is indexed by a run-time value", node, why="it is a Python object, known at compile time only", hint="pass it as an array argument")
+    result = ctx.compile_time(lambda: value[key], node, f"indexing {describe(value)}")
+    return ctx.python_object(result, getattr(node, "attr", "captured"))
+
+
+def component_get(ctx: Lowering, value: MatrixValue, index: tuple[Index, ...]) -> Any:
+    """Component (or row) of a matrix; a run-time index becomes a chain of selects."""
+    at = index[0]
+    if len(value.shape) == 1:
+        return value.items[at] if isinstance(at, int) else _select_chain(ctx, at, value.items)
+    if isinstance(at, int):
+        row = value.row(at)
+    else:
+        row = MatrixValue((value.shape[1],), [_select_chain(ctx, at, value.column(j).items) for j in range(value.shape[1])], value.dtype)
+    return component_get(ctx, row, index[1:]) if len(index) > 1 else row
+
+
+def _select_chain(ctx: Lowering, index: Value, items: Sequence[Value]) -> Value:
+    builder = ctx.builder
+    result = items[0]
+    for k, item in enumerate(items[1:], 1):
+        result = builder.select(builder.emit("eq", index, builder.const(index.type, k)), item, result)
+    return result
+
+
+def component_set(ctx: Lowering, value: MatrixValue, index: tuple[Index, ...], new: Any, node: ast.AST) -> MatrixValue:
+    """Copy of a matrix with one component (or row) replaced."""
+    items = list(value.items)
+    width = 1 if len(index) == len(value.shape) else value.shape[1]
+    fresh = [cast(ctx, v, value.dtype, node) for v in spread(ctx, new, width, node)]
+    for k, old in enumerate(items):
+        row, column = divmod(k, value.shape[1]) if len(value.shape) == 2 else (k, 0)
+        position = (row, column)[: len(index)]
+        items[k] = _replaced(ctx, index, position, fresh[column if width > 1 else 0], old)
+    return MatrixValue(value.shape, items, value.dtype)
+
+
+def _replaced(ctx: Lowering, index: tuple[Index, ...], position: tuple[int, ...], new: Value, old: Value) -> Value:
+    """``new`` where the index is ``position``, else ``old``."""
+    builder = ctx.builder
+    hit: Value | None = None
+    for i, p in zip(index, position, strict=True):
+        if isinstance(i, int):
+            if i != p:
+                return old
+            continue
+        equal = builder.emit("eq", i, builder.const(i.type, p))
+        hit = equal if hit is None else builder.emit("and", hit, equal)
+    return new if hit is None else builder.select(hit, new, old)
+
+
+def _step_get(ctx: Lowering, value: Any, step: Step, node: ast.AST) -> Any:
+    kind, which = step
+    if kind == "component":
+        return component_get(ctx, value, which)
+    if kind == "swizzle":
+        items = [value.items[k] for k in which]
+        return items[0] if len(items) == 1 else MatrixValue((len(items),), items, value.dtype)
+    return value.members[which] if kind == "member" else value[which]
+
+
+def _step_set(ctx: Lowering, value: Any, steps: tuple[Step, ...], new: Any, node: ast.AST) -> Any:
+    """Return ``value`` with the part that ``steps`` lead to replaced by ``new``."""
+    if not steps:
+        return convert_like(ctx, value, new, node)
+    (kind, which), rest = steps[0], steps[1:]
+    if rest:
+        new = _step_set(ctx, _step_get(ctx, value, steps[0], node), rest, new, node)
+    if kind == "component":
+        return component_set(ctx, value, which, new, node)
+    if kind == "swizzle":
+        items = list(value.items)
+        for k, v in zip(which, spread(ctx, new, len(which), node), strict=True):
+            items[k] = cast(ctx, v, value.dtype, node)
+        return MatrixValue(value.shape, items, value.dtype)
+    if kind == "member":
+        return value.replace(which, convert_like(ctx, value.members[which], new, node))
+    items = list(value)
+    items[which] = convert_like(ctx, items[which], new, node)
+    return type(value)(items)
+
+
+# -- assignment ---------------------------------------------------------------------------------------------------------
+def materialize(ctx: Lowering, value: Any, node: ast.AST) -> Any:
+    """Return what a new variable holds: numbers become run-time values, containers copies, other objects themselves."""
+    if isinstance(value, (Value, MatrixValue, StructValue)):
+        return value
+    if isinstance(value, (list, tuple)):
+        items = [materialize(ctx, v, node) for v in value]  # pyright: ignore[reportUnknownVariableType]
+        return items if isinstance(value, list) else tuple(items)
+    if hasattr(value, "__qd_matrix__"):
+        return as_matrix(ctx, value, node)
+    return as_scalar(ctx, value, node) if is_number(value) else value
+
+
+def convert_like(ctx: Lowering, current: Any, value: Any, node: ast.AST) -> Any:
+    """Return ``value`` converted to the type of ``current``."""
+    if isinstance(current, Value):
+        return _convert_scalar(ctx, current, value, node)
+    if isinstance(current, MatrixValue):
+        return _convert_matrix(ctx, current, value, node)
+    if isinstance(current, StructValue):
+        return _convert_struct(ctx, current, value, node)
+    if isinstance(current, (list, tuple)) and isinstance(value, (list, tuple)) and len(current) == len(value):  # pyright: ignore
+        items = [convert_like(ctx, c, v, node) for c, v in zip(current, value, strict=True)]  # pyright: ignore
+        return items if isinstance(current, list) else tuple(items)
+    if current is value:
+        return value
+    ctx.type_error(f"cannot assign {describe(value)} to a variable that holds {describe(current)}", node, why="the first assignment fixes the type of a variable")
+
+
+def _convert_scalar(ctx: Lowering, current: Value, value: Any, node: ast.AST) -> Value:
+    if isinstance(value, Value):
+        return ctx.builder.cast(value, current.type)
+    if isinstance(value, (MatrixValue, list, tuple, StructValue)) or hasattr(value, "__qd_matrix__"):
+        ctx.type_error(f"cannot assign {describe(value)} to a variable of type {current.type.name}", node, why="the first assignment fixes the type of a variable")
+    return cast(ctx, value, current.type, node)
+
+
+def _convert_matrix(ctx: Lowering, current: MatrixValue, value: Any, node: ast.AST) -> MatrixValue:
+    value = to_runtime(ctx, value, node)
+    if isinstance(value, Value):
+        return MatrixValue(current.shape, [cast(ctx, value, current.dtype, node)] * len(current.items), current.dtype)
+    if value.shape != current.shape:
+        ctx.type_error(f"cannot assign {describe(value)} to a variable of type {describe(current)}", node, why="the first assignment fixes the type of a variable")
+    return cast(ctx, value, current.dtype, node)
+
+
+def _convert_struct(ctx: Lowering, current: StructValue, value: Any, node: ast.AST) -> StructValue:
+    if not isinstance(value, StructValue) or set(value.members) != set(current.members):
+        ctx.type_error(f"cannot assign {describe(value)} to a variable that holds {describe(current)}", node)
+    return StructValue({k: convert_like(ctx, v, value.members[k], node) for k, v in current.members.items()}, current.type)
+
+
+def _check_assignable(ctx: Lowering, name: str, node: ast.AST) -> None:
+    reason = ctx.scope.readonly.get(name)
+    if reason is not None:
+        ctx.syntax_error(reason, node, hint=f"assign it to a variable first, as in `{name}_ = {name}`")
+
+
+def assign(ctx: Lowering, target: ast.expr, value: Any, node: ast.AST, *, static: bool = False) -> None:
+    """Assign ``value`` to a target: a name, a tuple of targets, an element, a component, a member."""
+    if isinstance(target, ast.Name):
+        _assign_name(ctx, target, value, static)
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        _assign_tuple(ctx, target, value, node, static)
+    elif isinstance(target, (ast.Subscript, ast.Attribute)):
+        place_of(ctx, target).set(ctx, value, target)
+    else:
+        ctx.unsupported(target)
+
+
+def _assign_name(ctx: Lowering, target: ast.Name, value: Any, static: bool) -> None:
+    scope, name = ctx.scope, target.id
+    current = scope.names.get(name, MISSING)
+    if value is None and not static:
+        ctx.type_error("an expression without a value is assigned", target, hint="functions must return a value to be assigned")
+    if current is MISSING:
+        scope.declare(name, value if static else materialize(ctx, value, target))
+        return
+    _check_assignable(ctx, name, target)
+    if isinstance(current, Racy):
+        scope.update(name, materialize(ctx, value, target))
+    elif static and not is_runtime(current):
+        scope.update(name, value)
+    else:
+        scope.update(name, convert_like(ctx, current, value, target))
+
+
+def _assign_tuple(ctx: Lowering, target: ast.Tuple | ast.List, value: Any, node: ast.AST, static: bool) -> None:
+    if hasattr(value, "__qd_matrix__"):
+        value = as_matrix(ctx, value, node)
+    if isinstance(value, MatrixValue):
+        value = tuple(value.items) if len(value.shape) == 1 else tuple(value.row(i) for i in range(value.shape[0]))
+    if not isinstance(value, (list, tuple)):
+        ctx.type_error(f"cannot unpack {describe(value)}", node)
+    if len(value) != len(target.elts):  # pyright: ignore[reportUnknownArgumentType]
+        ctx.type_error(f"cannot unpack {len(value)} values into {len(target.elts)} targets", node)  # pyright: ignore[reportUnknownArgumentType]
+    for element, item in zip(target.elts, value, strict=True):  # pyright: ignore
+        assign(ctx, element, item, node, static=static)

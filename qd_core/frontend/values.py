@@ -1,0 +1,274 @@
+"""What an expression of the kernel language evaluates to while it is lowered.
+
+* An SSA value (`qd_core.ir.nodes.Value`): a scalar known at run time.
+* A :class:`MatrixValue`: a vector or matrix, as a tuple of SSA scalars of one type. It is immutable: assignment copies for free.
+* A :class:`StructValue`: named members.
+* A :class:`ArrayRef`: an array in memory, which is a parameter of the function.
+* A tuple or list of these: a compile-time container.
+* Anything else is a compile-time Python object: numbers, types, modules, functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from qd_core.dtypes import DType
+from qd_core.frontend.annotations import MatrixType, StructType
+from qd_core.ir.build import constant_of
+from qd_core.ir.nodes import Param, Value
+
+__all__ = [
+    "ArrayRef",
+    "Capturable",
+    "Grouped",
+    "MatrixValue",
+    "NdRange",
+    "RangeValue",
+    "StructValue",
+    "describe",
+    "flatten",
+    "is_number",
+    "is_runtime",
+    "rebuild",
+    "static_int",
+]
+
+
+class MatrixValue:
+    """A vector or matrix of scalars.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        ``(n,)`` or ``(n, m)``.
+    items : tuple of Value
+        Components in row-major order, all of ``dtype``.
+    """
+
+    __slots__ = ("dtype", "items", "shape")
+
+    def __init__(self, shape: tuple[int, ...], items: Sequence[Value], dtype: DType | None = None) -> None:
+        self.shape, self.items = shape, tuple(items)
+        self.dtype: DType = dtype if dtype is not None else self.items[0].type
+
+    def map(self, f: Callable[[Value], Value]) -> MatrixValue:
+        """Apply ``f`` to each component."""
+        return MatrixValue(self.shape, tuple(map(f, self.items)))
+
+    def row(self, i: int) -> MatrixValue:
+        """Row ``i`` of a matrix as a vector."""
+        m = self.shape[1]
+        return MatrixValue((m,), self.items[i * m : (i + 1) * m], self.dtype)
+
+    def column(self, j: int) -> MatrixValue:
+        """Column ``j`` of a matrix as a vector."""
+        return MatrixValue((self.shape[0],), self.items[j :: self.shape[1]], self.dtype)
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+
+class StructValue:
+    """Named members, each a scalar, matrix or struct. Immutable: a store makes a new one."""
+
+    __slots__ = ("members", "type")
+
+    def __init__(self, members: dict[str, Any], type: StructType | None = None) -> None:
+        self.members, self.type = members, type
+
+    def replace(self, name: str, value: Any) -> StructValue:
+        """Copy with one member changed."""
+        return StructValue({**self.members, name: value}, self.type)
+
+
+class ArrayRef:
+    """An array parameter, or its gradient.
+
+    Attributes
+    ----------
+    param : Param
+        The parameter; its type has dtype, axes and element shape.
+    name : str
+        What the user calls it.
+    order : tuple of int or None
+        Storage axis that each index goes to; None for the identity.
+    offset : tuple of int or None
+        Subtracted from the indices.
+    grad : callable or None
+        Returns the reference to the gradient array; None where there is none.
+    """
+
+    __slots__ = ("grad", "name", "offset", "order", "param")
+
+    def __init__(
+        self,
+        param: Param,
+        name: str,
+        grad: Callable[[], ArrayRef] | None = None,
+        order: tuple[int, ...] | None = None,
+        offset: tuple[int, ...] | None = None,
+    ) -> None:
+        self.param, self.name, self.grad, self.order, self.offset = param, name, grad, order, offset
+
+    @property
+    def ndim(self) -> int:
+        """Axes with a run-time extent."""
+        return self.param.type.ndim
+
+    @property
+    def element_shape(self) -> tuple[int, ...]:
+        """Static trailing axes."""
+        return self.param.type.element_shape
+
+    @property
+    def dtype(self) -> DType:
+        """Scalar type of the elements."""
+        return self.param.type.dtype
+
+
+@runtime_checkable
+class Capturable(Protocol):
+    """A Python object outside the kernel that is an array in memory: a field, or an ndarray held by an object.
+
+    The kernel gets a parameter for it; whoever launches the kernel passes the object itself.
+    """
+
+    def __qd_capture__(self) -> Any:
+        """Return the `qd_core.frontend.signature.ArrayArg` that describes it."""
+        ...
+
+
+class RangeValue:
+    """``range(start, stop)`` with bounds that may be known at run time only."""
+
+    __slots__ = ("start", "stop")
+
+    def __init__(self, start: Any, stop: Any) -> None:
+        self.start, self.stop = start, stop
+
+    def __iter__(self) -> Iterator[int]:
+        start, stop = static_int(self.start), static_int(self.stop)
+        if start is None or stop is None:
+            raise TypeError("the bounds of this range are known at run time only")
+        return iter(range(start, stop))
+
+
+class NdRange:
+    """``qd.ndrange``: the box of one (start, stop) pair an axis; iterates in row-major order when the bounds are known.
+
+    Parameters
+    ----------
+    bounds : sequence
+        An axis each: a stop, or a (start, stop) pair.
+    axes : sequence of int, optional
+        Order in which the axes are nested, outermost first.
+    """
+
+    __slots__ = ("axes", "bounds")
+
+    def __init__(self, bounds: Sequence[Any], axes: Sequence[int] | None = None) -> None:
+        self.bounds: list[tuple[Any, Any]] = []
+        for b in bounds:
+            if isinstance(b, (tuple, list)):
+                start, stop = b  # pyright: ignore[reportUnknownVariableType]
+                self.bounds.append((start, stop))
+            else:
+                self.bounds.append((0, b))
+        self.axes = tuple(axes) if axes is not None else None
+        if self.axes is not None and sorted(self.axes) != list(range(len(self.bounds))):
+            raise ValueError(f"axes={self.axes!r} is no permutation of {len(self.bounds)} axes")
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        known = [(static_int(a), static_int(b)) for a, b in self.bounds]
+        if any(a is None or b is None for a, b in known):
+            raise TypeError("the bounds of this ndrange are known at run time only")
+        order = self.axes or tuple(range(len(known)))
+        return _box([range(*known[k]) for k in order], order)  # type: ignore[arg-type]
+
+
+def _box(ranges: Sequence[range], order: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    from itertools import product
+
+    place = [order.index(k) for k in range(len(order))]
+    for point in product(*ranges):
+        yield tuple(point[p] for p in place)
+
+
+class Grouped:
+    """``qd.grouped(x)``: iterate with one index vector in place of an index an axis."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Any) -> None:
+        self.of = of
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.of)
+
+
+def is_number(x: Any) -> bool:
+    """Whether ``x`` is a compile-time number (Python or NumPy, `bool` included)."""
+    return isinstance(x, (int, float)) or (hasattr(x, "dtype") and getattr(x, "shape", None) == () and hasattr(x, "item"))
+
+
+def is_runtime(x: Any) -> bool:
+    """Whether ``x`` is, or contains, a value that is known at run time only."""
+    if isinstance(x, (Value, MatrixValue, StructValue)):
+        return True
+    return isinstance(x, (tuple, list)) and any(map(is_runtime, x))  # pyright: ignore[reportUnknownArgumentType]
+
+
+def static_int(x: Any) -> int | None:
+    """Return the value of an integer that is known at compile time, else None."""
+    if isinstance(x, Value):
+        value = constant_of(x)
+        return int(value) if value is not None and x.type.is_integral else None
+    if isinstance(x, (int, bool)):
+        return int(x)
+    return int(x) if is_number(x) and not isinstance(x, float) and x.dtype.kind in "iub" else None
+
+
+def flatten(x: Any, out: list[Value]) -> None:
+    """Append the SSA scalars inside ``x`` to ``out`` in a fixed order."""
+    if isinstance(x, Value):
+        out.append(x)
+    elif isinstance(x, MatrixValue):
+        out.extend(x.items)
+    elif isinstance(x, StructValue):
+        for member in x.members.values():
+            flatten(member, out)
+    elif isinstance(x, (tuple, list)):
+        for element in x:  # pyright: ignore[reportUnknownVariableType]
+            flatten(element, out)
+
+
+def rebuild(like: Any, scalars: Iterator[Value]) -> Any:
+    """Return a value shaped as ``like`` from scalars in the order of `flatten`."""
+    if isinstance(like, Value):
+        return next(scalars)
+    if isinstance(like, MatrixValue):
+        return MatrixValue(like.shape, tuple(next(scalars) for _ in like.items), like.dtype)
+    if isinstance(like, StructValue):
+        return StructValue({k: rebuild(v, scalars) for k, v in like.members.items()}, like.type)
+    if isinstance(like, (tuple, list)):
+        return type(like)(rebuild(e, scalars) for e in like)  # pyright: ignore
+    return like
+
+
+def describe(x: Any) -> str:
+    """Short name of what ``x`` is, for messages."""
+    if isinstance(x, Value):
+        return x.type.name if isinstance(x.type, DType) else repr(x.type)
+    if isinstance(x, MatrixValue):
+        return repr(MatrixType(x.shape, x.dtype))
+    if isinstance(x, StructValue):
+        return f"struct({', '.join(x.members)})"
+    if isinstance(x, ArrayRef):
+        return f"array {x.name!r} of {x.ndim} axes"
+    if isinstance(x, (tuple, list)):
+        return f"{type(x).__name__} of {len(x)}"  # pyright: ignore
+    return f"{type(x).__name__} {x!r}" if is_number(x) or isinstance(x, str) else type(x).__name__
