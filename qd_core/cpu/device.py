@@ -6,7 +6,7 @@ Device memory is host memory and device addresses are host addresses, but only t
 from __future__ import annotations
 
 import ctypes
-import sys
+import weakref
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from qd_core.backend.contract import (
     NativeEntry,
     Stream,
 )
-from qd_core.codegen.jit import LoadedObject, process_jit
+from qd_core.codegen.jit import process_jit
 from qd_core.codegen.llvm.host import KERNEL
 from qd_core.cpu.compiler import FORMAT
 from qd_core.cpu.pool import Pool, default_threads, process_pool
@@ -42,8 +42,11 @@ class CpuModule(Module):
         if artifact.format != FORMAT:
             raise LaunchError(f"an artifact of format {artifact.format!r} is no host object", why=f"this device loads {FORMAT!r}")
         self.artifact, self._pool = artifact, pool
-        self._loaded: LoadedObject | None = process_jit().load(artifact.blob, (KERNEL,))
-        self._function = self._loaded[KERNEL]
+        jit = process_jit()
+        loaded = jit.load(artifact.blob, (KERNEL,))
+        self._function = loaded[KERNEL]
+        # Not at exit: other threads may still run, and nothing is gained.
+        weakref.finalize(self, jit.unload, loaded).atexit = False
         self._call = _Kernel(self._function)
 
     def native(self) -> NativeEntry:
@@ -53,11 +56,6 @@ class CpuModule(Module):
     def __call__(self, words: int, extents: int) -> None:
         """Run all tasks on packed arguments at these addresses; the GIL is released meanwhile."""
         self._call(self._pool.context_address, words, extents, None)
-
-    def __del__(self) -> None:
-        loaded, self._loaded = getattr(self, "_loaded", None), None
-        if loaded is not None and not sys.is_finalizing():  # then the module's names are gone, and the code may stay
-            process_jit().unload(loaded)
 
 
 class CpuStream(Stream):

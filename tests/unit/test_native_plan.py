@@ -58,11 +58,11 @@ class Case:
         packed: list[Launch] = []
         stream = self.runtime.device.default_stream
         run = stream.run
-        stream.run = lambda module, launch: packed.append(launch)  # type: ignore[method-assign]
+        stream.run = lambda module, launch: packed.append(launch)
         try:
             self.launch(values)
         finally:
-            stream.run = run  # type: ignore[method-assign]
+            stream.run = run
         words = np.frombuffer(packed[0].words, np.uint64)
         return words[: self.executable.table.size].tolist(), list(packed[0].extents)
 
