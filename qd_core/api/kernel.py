@@ -43,6 +43,7 @@ class Kernel:
         self.info = info if info is not None else kernel_info(function)
         self.mode = mode
         self._executables: dict[Any, Executable] = {}
+        self._native: Any = None
 
     @functools.cached_property
     def grad(self) -> Kernel:
@@ -50,8 +51,43 @@ class Kernel:
         return Kernel(self.info.function, REVERSE, self.info)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.launch(*args, **kwargs)
+
+    def launch(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch through the Python packer; a native plan for such arguments is installed afterwards."""
         executable, bound = self._prepare(args, kwargs)
-        return executable.launch(bound.scalars, bound.sources)
+        result = executable.launch(bound.scalars, bound.sources)
+        if not kwargs and executable.plan is None and len(args) == len(self.info.parameters):
+            self._install(executable, args, bound)
+        return result
+
+    def _install(self, executable: Executable, args: Sequence[Any], bound: Bound) -> None:
+        """Let the native entry do launches like the one just made, where it can."""
+        executable.plan = False
+        launcher = self._native_launcher(executable.runtime)
+        if launcher is None:
+            return
+        from qd_core.runtime.native_plan import Origin, plan_of
+
+        names = [p.name for p in self.info.parameters]
+        origins = {path: Origin(i) for i, path in enumerate(names)}
+        origins |= {f"{n}.{hop}": Origin(i, hop) for i, n in enumerate(names) for hop in ("grad", "dual") if f"{n}.{hop}" in bound.sources}
+        plan = plan_of(executable, args, origins)
+        if plan is not None:
+            executable.plan = launcher.install(plan) or False
+
+    def _native_launcher(self, runtime: Runtime) -> Any:
+        """Give this kernel's class the builtin entry as ``__call__``, once; None where launches stay in Python."""
+        if self._native is None:
+            from qd_core.runtime.native import NativeLauncher, callable_class, unavailable_reason
+
+            if unavailable_reason() is not None:
+                return None
+            self._native = NativeLauncher(self.launch)
+            self.__class__ = callable_class(Kernel, self._native.entry)
+        # Plans hold addresses of this runtime's code: they go with it.
+        runtime.launchers.add(self._native)
+        return self._native
 
     def _prepare(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Executable, Bound]:
         """Bind a call; compile when its argument types are new."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +55,7 @@ class Runtime:
     generation: int = field(default_factory=lambda: next(_generations))
     closed: bool = False
     log: Log | None = None
-    on_close: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    launchers: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])
     arrays: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])
     class_keys: dict[Any, int] = field(default_factory=dict[Any, int])
 
@@ -74,8 +73,8 @@ class Runtime:
         self.closed = True
         for array in list(self.arrays):
             array._invalidate()
-        for callback in reversed(self.on_close):
-            callback()
+        for launcher in list(self.launchers):
+            launcher.clear()
         if self.log is not None:
             self.log.close()
         self.device.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +41,8 @@ class Executable:
         Loaded code by the guards it was compiled under; the empty set is right for every input.
     supplied : dict
         Arrays that core provides by path: results, temporaries, the log.
+    plan : InstalledPlan, False or None
+        The native entry's plan for such launches; False when it can have none, None when that was not tried.
     """
 
     runtime: Runtime
@@ -52,6 +55,7 @@ class Executable:
     supplied: dict[str, ArrayView] = field(default_factory=dict[str, ArrayView])
     lock: threading.Lock = field(default_factory=threading.Lock)
     guarded: bool = False
+    plan: Any = None
 
     @staticmethod
     def build(runtime: Runtime, program: Program, options: CompileOptions, returns: Any = None, span: Span | None = None) -> Executable:
@@ -99,7 +103,7 @@ class Executable:
         sources : mapping
             Array of every leaf that the caller passes, by path.
         """
-        with self.lock:
+        with self.lock, self.plan.exclusive() if self.plan else nullcontext():
             staging = _Staging(self.runtime)
             try:
                 views = [self._view(leaf, sources, staging) for leaf in self.table.arrays]
