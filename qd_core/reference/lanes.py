@@ -86,7 +86,7 @@ class Lanes:
 
     def spread(self, value: Array, lanes: Array) -> Array:
         """Return a value at ``lanes``: one entry a lane."""
-        return np.broadcast_to(value, (lanes.size,)) if value.ndim == 0 else value[lanes]
+        return np.full(lanes.size, value, value.dtype) if value.ndim == 0 else value[lanes]
 
     def array(self, value: Value) -> tuple[Param, Array]:
         """Return an array parameter and its view."""
