@@ -21,6 +21,7 @@ from qd_core.ir.nodes import Function
 from qd_core.passes.offload import offload
 from qd_core.runtime.context import Options, Runtime, current
 from qd_core.runtime.launch import Executable
+from qd_core.runtime.results import Results
 
 __all__ = ["Kernel", "kernel"]
 
@@ -109,7 +110,7 @@ class Kernel:
     def _build(self, runtime: Runtime, types: tuple[ArgType, ...]) -> Executable:
         options = runtime.options
         function = self.transform(lower(self.info, types, lower_options(options)), types)
-        return Executable.build(runtime, offload(function), compile_options(options), function.attrs.get("returns"), self.info.span)
+        return Executable.build(runtime, offload(function), compile_options(options), results_of(function), self.info.span)
 
     def transform(self, function: Function, types: tuple[ArgType, ...]) -> Function:
         """Apply the kernel's mode to lowered IR."""
@@ -125,6 +126,12 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<qd kernel {self.info.name}{'' if self.mode == PRIMAL else ' ' + self.mode}>"
+
+
+def results_of(function: Function) -> Results | None:
+    """How to rebuild the kernel's value; None when it returns nothing."""
+    specs = function.attrs.get("returns")
+    return Results(specs, function.attrs["return_tuple"], matrix_from, struct_from) if specs else None
 
 
 def lower_options(options: Options) -> LowerOptions:

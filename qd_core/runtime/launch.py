@@ -7,7 +7,7 @@ no branch per role of a buffer and none per backend.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +22,9 @@ from qd_core.runtime.arguments import ArgumentTable, ArrayLeaf, ArrayView, no_ov
 from qd_core.runtime.array import contiguous_strides
 from qd_core.runtime.context import Runtime
 from qd_core.runtime.interop import ArraySource
+from qd_core.runtime.results import Results
 
-__all__ = ["Executable", "decode_result"]
+__all__ = ["Executable"]
 
 NO_OVERLAP = "no_overlap"
 _WRITES = (Access.WRITE, Access.READ_WRITE)
@@ -49,7 +50,7 @@ class Executable:
     program: Program
     table: ArgumentTable
     options: CompileOptions
-    returns: Any = None
+    returns: Results | None = None
     span: Span | None = None
     modules: dict[frozenset[str], Module] = field(default_factory=dict[frozenset[str], Module])
     supplied: dict[str, ArrayView] = field(default_factory=dict[str, ArrayView])
@@ -58,7 +59,7 @@ class Executable:
     plan: Any = None
 
     @staticmethod
-    def build(runtime: Runtime, program: Program, options: CompileOptions, returns: Any = None, span: Span | None = None) -> Executable:
+    def build(runtime: Runtime, program: Program, options: CompileOptions, returns: Results | None = None, span: Span | None = None) -> Executable:
         """Prepare ``program``: run the compiler's own passes, build the table, allocate what core supplies."""
         for step in runtime.compiler.pipeline():
             program = step(program)
@@ -150,7 +151,7 @@ class Executable:
         if self.program.sites and self.runtime.log is not None:
             stream.synchronize()
             self.runtime.log.drain(stream, self.program.sites)
-        return decode_result(self.returns, self._fetch) if self.returns is not None else None
+        return self.returns.decode(self._fetch) if self.returns is not None else None
 
     def _fetch(self, path: str) -> np.ndarray[Any, Any]:
         view = self.supplied[path]
@@ -159,11 +160,6 @@ class Executable:
         stream = self.runtime.device.default_stream
         stream.copy_out(HostSpan(out.ctypes.data, out.nbytes, out), BufferRef(view.ref.buffer, 0, out.nbytes))
         return out
-
-
-def decode_result(returns: Any, fetch: Callable[[str], np.ndarray[Any, Any]]) -> Any:
-    """Rebuild the Python value of a kernel's ``returns`` specification from its result arrays."""
-    return returns.decode(fetch)
 
 
 def _gains_from_no_overlap(program: Program) -> bool:
