@@ -1,7 +1,8 @@
 """Derive the constants of the elementary functions: writes ``qd_core/math/coefficients.py``.
 
-Each polynomial interpolates its function at Chebyshev nodes of the stated interval (200-digit arithmetic), in powers of the
-reduced variable; coefficients are rounded to the type. Needs mpmath. Run ``python tools/fit_math.py`` from the repository root.
+Each polynomial interpolates its function at Chebyshev nodes of the stated interval (200-digit arithmetic), in powers
+of the reduced variable; coefficients are rounded to the type. Needs mpmath. Run ``python tools/fit_math.py`` from the
+repository root.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NUMPY = {"f32": np.float32, "f64": np.float64}
 
 @dataclass(frozen=True)
 class Fit:
-    """A function of the reduced variable, the interval it is approximated on, and the number of coefficients per type."""
+    """A function of the reduced variable, the interval it is approximated on, and how many coefficients it gets."""
 
     meaning: str
     function: Callable[[Any], Any]
@@ -33,23 +34,59 @@ def _series(term: Callable[[int], Any]) -> Callable[[Any], Any]:
     """Sum of term(k) z**k, for removable singularities near 0."""
 
     def f(z: Any) -> Any:
-        return mp.fsum(term(k) * z**k for k in range(400))
+        return mp.fsum(term(k) * z**k for k in range(90))
 
     return f
 
 
+def _odd(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """(f(r)/r - 1)/z with z = r*r."""
+
+    def g(z: Any) -> Any:
+        r = mp.sqrt(z)
+        return (f(r) / r - 1) / z
+
+    return g
+
+
+def _pow_tail(z: Any) -> Any:
+    return 3 * (_odd(mp.atanh)(z) - mp.mpf(1) / 3) / z
+
+
 _QUARTER = (mp.pi / 4 + mp.mpf(1) / 1000) ** 2
+_SMALL_S = mp.mpf("0.02946")  # ((sqrt(2) - 1)/(sqrt(2) + 1))**2, rounded up
+_HALF_LN2 = mp.mpf("0.3475")
 FITS = {
-    "SIN": Fit("(sin(r)/r - 1)/z, z = r*r, |r| <= pi/4", _series(lambda k: (-1) ** (k + 1) / mp.factorial(2 * k + 3)), (0, _QUARTER), {"f32": 3, "f64": 6}),
-    "COS": Fit("(cos(r) - 1 + z/2)/z**2, z = r*r, |r| <= pi/4", _series(lambda k: (-1) ** k / mp.factorial(2 * k + 4)), (0, _QUARTER), {"f32": 3, "f64": 6}),
-    "TAN": Fit("(tan(r)/r - 1)/z, z = r*r, |r| <= pi/4", lambda z: (mp.tan(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, (0, _QUARTER), {"f32": 7, "f64": 15}),
-    "ASIN": Fit("(asin(s)/s - 1)/z, z = s*s, |s| <= 1/2", lambda z: (mp.asin(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, (0, mp.mpf(1) / 4), {"f32": 5, "f64": 13}),
-    "ATAN": Fit("(atan(t)/t - 1)/z, z = t*t, |t| <= 1", lambda z: (mp.atan(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, (0, 1), {"f32": 9, "f64": 21}),
-    "TANH": Fit("(tanh(x)/x - 1)/z, z = x*x, |x| <= 0.625", lambda z: (mp.tanh(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, (0, mp.mpf(625) ** 2 / 10**6), {"f32": 5, "f64": 12}),
-    "EXP": Fit("(exp(r) - 1 - r)/r**2, |r| <= ln(2)/2", _series(lambda k: 1 / mp.factorial(k + 2)), (-mp.mpf("0.3475"), mp.mpf("0.3475")), {"f32": 5, "f64": 11}),
-    "LOG": Fit("(2 atanh(s) - 2 s)/(s z), z = s*s, s = f/(2 + f), 1 + f in [sqrt(1/2), sqrt(2)]", lambda z: 2 * (mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 1) / z, (0, mp.mpf("0.02946")), {"f32": 4, "f64": 7}),
-    "POW": Fit("3 (atanh(s)/s - 1 - z/3)/z**2, z = s*s, as for LOG", lambda z: 3 * (mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 1 - z / 3) / z**2, (0, mp.mpf("0.02946")), {"f32": 4, "f64": 8}),
-}  # fmt: skip
+    "SIN": Fit(
+        "(sin(r)/r - 1)/z, z = r*r, |r| <= pi/4",
+        _series(lambda k: (-1) ** (k + 1) / mp.factorial(2 * k + 3)),
+        (0, _QUARTER),
+        {"f32": 3, "f64": 6},
+    ),
+    "COS": Fit(
+        "(cos(r) - 1 + z/2)/z**2, z = r*r, |r| <= pi/4",
+        _series(lambda k: (-1) ** k / mp.factorial(2 * k + 4)),
+        (0, _QUARTER),
+        {"f32": 3, "f64": 6},
+    ),
+    "TAN": Fit("(tan(r)/r - 1)/z, z = r*r, |r| <= pi/4", _odd(mp.tan), (0, _QUARTER), {"f32": 7, "f64": 15}),
+    "ASIN": Fit("(asin(s)/s - 1)/z, z = s*s, |s| <= 1/2", _odd(mp.asin), (0, mp.mpf(1) / 4), {"f32": 5, "f64": 13}),
+    "ATAN": Fit("(atan(t)/t - 1)/z, z = t*t, |t| <= 1", _odd(mp.atan), (0, 1), {"f32": 9, "f64": 21}),
+    "TANH": Fit("(tanh(x)/x - 1)/z, z = x*x, |x| <= 5/8", _odd(mp.tanh), (0, mp.mpf(25) / 64), {"f32": 5, "f64": 12}),
+    "EXP": Fit(
+        "(exp(r) - 1 - r)/r**2, |r| <= ln(2)/2",
+        _series(lambda k: 1 / mp.factorial(k + 2)),
+        (-_HALF_LN2, _HALF_LN2),
+        {"f32": 5, "f64": 11},
+    ),
+    "LOG": Fit(
+        "(2 atanh(s) - 2 s)/(s z), z = s*s, s = f/(2 + f), 1 + f in [sqrt(1/2), sqrt(2)]",
+        lambda z: 2 * _odd(mp.atanh)(z),
+        (0, _SMALL_S),
+        {"f32": 4, "f64": 7},
+    ),
+    "POW": Fit("3 (atanh(s)/s - 1 - z/3)/z**2, z = s*s, as for LOG", _pow_tail, (0, _SMALL_S), {"f32": 4, "f64": 8}),
+}
 
 
 def _nodes(low: Any, high: Any, count: int) -> list[Any]:
@@ -95,12 +132,20 @@ def parts(value: Any, dtype: str, grids: list[int]) -> tuple[float, ...]:
 
 
 SPLITS = {
-    "HALF_PI": ("pi/2 for n < 2**12 (f32) or 2**18 (f64): products of n with all parts but the last are exact", mp.pi / 2, {"f32": [11, 23, 35], "f64": [34, 70]}),
+    "HALF_PI": (
+        "pi/2 for n < 2**12 (f32) or 2**18 (f64): products of n with all parts but the last are exact",
+        mp.pi / 2,
+        {"f32": [11, 23, 35], "f64": [34, 70]},
+    ),
     "HALF_PI_PAIR": ("pi/2 as an unevaluated sum", mp.pi / 2, {"f32": [23], "f64": [52]}),
     "HALF_PI_HALVES": ("pi/2 with a leading part of half the bits", mp.pi / 2, {"f32": [11], "f64": [25]}),
     "LN2": ("ln(2): products of its first part with an exponent are exact", mp.log(2), {"f32": [13], "f64": [41]}),
-    "TWO_THIRDS_LOG2E": ("2/(3 ln(2)) with a leading part of half the bits", 2 / (3 * mp.log(2)), {"f32": [11], "f64": [25]}),
-}  # fmt: skip
+    "TWO_THIRDS_LOG2E": (
+        "2/(3 ln(2)) with a leading part of half the bits",
+        2 / (3 * mp.log(2)),
+        {"f32": [11], "f64": [25]},
+    ),
+}
 SINGLE = {"TWO_OVER_PI": 2 / mp.pi, "LOG2E": 1 / mp.log(2)}
 
 
@@ -137,8 +182,14 @@ def _table(name: str, comment: str, values: dict[str, tuple[float, ...]]) -> lis
 
 def render() -> str:
     """Text of ``coefficients.py``."""
-    lines = ['"""Constants of the elementary functions, per type. Generated by ``tools/fit_math.py``: do not edit."""', "", "from __future__ import annotations", "",
-             "Table = dict[str, tuple[float, ...]]", ""]  # fmt: skip
+    lines = [
+        '"""Constants of the elementary functions, per type. Generated by ``tools/fit_math.py``: do not edit."""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "Table = dict[str, tuple[float, ...]]",
+        "",
+    ]
     for name, f in FITS.items():
         lines += _table(name, f.meaning, {d: fit(name, d) for d in NUMPY})
     for name, (comment, value, grids) in SPLITS.items():

@@ -1,9 +1,9 @@
 """Elementary functions as IR, one library for every backend.
 
-:func:`expand` builds what an operation of the table with ``native=False`` stands for, out of native operations. Everything is branch
-free but for the reduction of huge trigonometric arguments, so it runs in SIMD lanes. f64 is not needed for f16 and f32, and f32 needs
-64-bit integers only in that reduction. Real nodes carry the attribute ``exact`` (see `ir.ops`), so the bounds hold under fast
-math, and results are the same on every backend that rounds as written.
+:func:`expand` builds what an operation of the table with ``native=False`` stands for, out of native operations.
+Everything is branch free but for the reduction of huge trigonometric arguments, so it runs in SIMD lanes. f64 is not
+needed for f16 and f32, and f32 needs 64-bit integers only in that reduction. Real nodes carry the attribute ``exact``
+(see `ir.ops`), so the bounds hold under fast math, and results are the same on every backend that rounds as written.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ BOUNDS: dict[str, dict[str, float]] = {
     "tanh": {"f16": 0.51, "f32": 1.5, "f64": 1.5},
     "pow": {"f16": 0.51, "f32": 1.4, "f64": 1.4},
 }
-"""Largest error in units in the last place, measured against correctly rounded values and rounded up; contraction included.
+"""Largest error in units in the last place, measured against correctly rounded values and rounded up; contraction
+included.
 
 `powi` is the product it is defined as, so it has no bound of its own.
 """

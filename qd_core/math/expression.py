@@ -1,12 +1,13 @@
 """Arithmetic notation over the builder, so that the library reads like the formulas it implements.
 
-An :class:`Expr` pairs a builder with a value; Python numbers become constants of the other operand's type. Real arithmetic is
-marked ``exact="contract"`` (see `ir.ops`): every formula here stays valid whether or not products are fused into sums.
+An :class:`Expr` pairs a builder with a value; Python numbers become constants of the other operand's type. Real
+arithmetic is marked ``exact="contract"`` (see `ir.ops`): every formula here stays valid whether or not products are
+fused into sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ class Format:
 
     @property
     def half_mask(self) -> int:
-        """Mask that keeps the sign, the exponent and so few fraction bits that a product of two such numbers is exact."""
+        """Mask that keeps sign, exponent and so few fraction bits that a product of two such numbers is exact."""
         return (1 << self.real.bits) - (1 << (self.mantissa // 2 + 1))
 
 
@@ -63,7 +64,7 @@ def format_of(dtype: DType) -> Format:
 
 
 @contextmanager
-def protected(b: Builder) -> Iterator[None]:
+def protected(b: Builder) -> Generator[None]:
     """Mark real arithmetic emitted in the block so that fast math may only contract it."""
     before, b.exact = b.exact, "contract"
     try:

@@ -1,8 +1,8 @@
 """Reduction of huge arguments modulo pi/2 in integers (Payne and Hanek 1983).
 
-With |x| = significand * 2**e, only a window of the bits of 2/pi decides the fraction of |x| * 2/pi: those before it give multiples of
-4 quadrants, those after it less than the result's last bit (an f32 comes as close as 2**-30 to a multiple of pi/2, an f64 as
-2**-62). All integers are 32-bit limbs in u64.
+With |x| = significand * 2**e, only a window of the bits of 2/pi decides the fraction of |x| * 2/pi: those before it
+give multiples of 4 quadrants, those after it less than the result's last bit (an f32 comes as close as 2**-30 to a
+multiple of pi/2, an f64 as 2**-62). All integers are 32-bit limbs in u64.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def _significand(a: Expr, fmt: Format) -> list[Expr]:
 
 
 def _window(a: Expr, fmt: Format) -> list[Expr]:
-    """Limbs of 2/pi, most significant first, whose product with the significand has a top bit that weighs two quadrants.
+    """Limbs of 2/pi, most significant first, whose product with the significand has a top bit that weighs two
+    quadrants.
 
     That is bit e - 1 of the expansion, where bit k weighs 2**-k.
     """
@@ -54,7 +55,8 @@ def _window(a: Expr, fmt: Format) -> list[Expr]:
 
 
 def _words(index: Expr, start: int, highest: int, wanted: int) -> list[Expr]:
-    """64-bit words ``index`` .. ``index + wanted - 1`` of 2/pi cut from bit ``start`` (negative: zeros in front), 0 <= index <= highest.
+    """64-bit words ``index`` .. ``index + wanted - 1`` of 2/pi cut from bit ``start`` (negative: zeros in front), 0 <=
+    index <= highest.
 
     A logarithmic network of selects: the IR has no constant arrays.
     """
@@ -106,7 +108,8 @@ def _carried(columns: list[list[Expr]]) -> list[Expr]:
 def _digits(limbs: list[Expr], fmt: Format) -> tuple[Expr, Expr]:
     """Sum of two reals that equals the limbs, in units of the first digit.
 
-    Two digits that convert exactly, then one that is rounded: 16 + 16 + 31 bits of two limbs or 32 + 32 + 63 bits of four.
+    Two digits that convert exactly, then one that is rounded: 16 + 16 + 31 bits of two limbs or 32 + 32 + 63 bits of
+    four.
     """
     if fmt.real is dt.f32:
         first, second, third = limbs[0] >> 16, limbs[0] & 0xFFFF, limbs[1] >> 1

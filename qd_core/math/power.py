@@ -9,7 +9,7 @@ from qd_core.ir.build import Builder, constant_of
 from qd_core.ir.nodes import Value
 from qd_core.math import coefficients as table
 from qd_core.math.exponential import exp_kernel, nearest, scale, split
-from qd_core.math.expression import Expr, format_of, polynomial, where
+from qd_core.math.expression import Expr, polynomial, where
 
 __all__ = ["pow", "powi"]
 
@@ -22,11 +22,11 @@ _LN2 = math.log(2)
 def pow(x: Expr, y: Expr) -> Expr:
     """x to the power y with the special values of C99, 7.12.7.4 and F.9.4.4."""
     constant = constant_of(y.value)
-    simple = _CONSTANT_EXPONENTS.get(constant) if isinstance(constant, float) else None
-    return simple(x) if simple is not None else _general(x, y)
-
-
-_CONSTANT_EXPONENTS = {1.0: lambda x: x, 2.0: lambda x: x * x, -1.0: lambda x: 1.0 / x}
+    if constant == 1.0:
+        return x
+    if constant == 2.0:
+        return x * x
+    return 1.0 / x if constant == -1.0 else _general(x, y)
 
 
 def _general(x: Expr, y: Expr) -> Expr:
@@ -40,7 +40,8 @@ def _general(x: Expr, y: Expr) -> Expr:
     empty, full = a.equals(0.0), a.equals(math.inf)
     vanishes = empty ^ (y < 0.0)
     total = where(empty | full, where(vanishes, total.lift(2 * low_end), 2 * high_end), total)
-    value = where(total > high_end, total.lift(math.inf), where(total < low_end, total.lift(0.0), _exp2(high, low, total)))
+    value = where(total < low_end, total.lift(0.0), _exp2(high, low, total))
+    value = where(total > high_end, value.lift(math.inf), value)
     value = value.flip_sign(where(odd, x.sign_bit(), 0))
     invalid = (x < 0.0) & ~full & ~whole
     value = where(invalid, value.lift(math.nan), value)
@@ -60,7 +61,8 @@ def _times_log2(a: Expr, y: Expr) -> tuple[Expr, Expr]:
 def _log2(a: Expr) -> tuple[Expr, Expr]:
     """log2(a) as high + low, high of half the bits, relative error about 2**-(3/2 of the precision).
 
-    With s = (m - 1)/(m + 1): log2(m) = 2/(3 ln 2) * s * (3 + s*s + 3 s**4 A(s*s)), each product with a leading part exact.
+    With s = (m - 1)/(m + 1): log2(m) = 2/(3 ln 2) * s * (3 + s*s + 3 s**4 A(s*s)), each product with a leading part
+    exact.
     """
     m, e = split(a)
     s, upper, lower = _ratio(m)

@@ -1,7 +1,7 @@
 """Counter-based random numbers as IR.
 
-Philox4x32 with 10 rounds: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3.
-A draw is a function of key and counter alone, so it is the same on every backend and in a recomputation.
+Philox4x32 with 10 rounds: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section
+3.3. A draw is a function of key and counter alone, so it is the same on every backend and in a recomputation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)  # key increments: golden ratio and sqrt(3) - 1, as fractions of 2**32
 
 
-def philox4x32(b: Builder, key: Sequence[Value], counter: Sequence[Value], rounds: int = 10) -> tuple[Value, Value, Value, Value]:
+def philox4x32(
+    b: Builder, key: Sequence[Value], counter: Sequence[Value], rounds: int = 10
+) -> tuple[Value, Value, Value, Value]:
     """Return four random u32 words.
 
     Parameters

@@ -1,7 +1,7 @@
 """Argument reduction of the trigonometric functions: |x| = q * pi/2 + r with |r| <= pi/4 (and a little).
 
-Up to :data:`LIMIT` by subtracting n times pi/2 in parts (Cody and Waite 1980); beyond it, in a branch that a whole vector skips, by
-`math.payne_hanek`. No wider real type is used.
+Up to :data:`LIMIT` by subtracting n times pi/2 in parts (Cody and Waite 1980); beyond it, in a branch that a whole
+vector skips, by `math.payne_hanek`. No wider real type is used.
 """
 
 from __future__ import annotations

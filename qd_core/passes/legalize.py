@@ -24,8 +24,8 @@ def legalize(program: Program, native: Native = ()) -> Program:
     program : Program
         Left as it is; returned when there is nothing to expand.
     native : collection of str or (str, str)
-        Operations that the target has although the table does not demand it: names (``"exp"``), or names with the dtype's name of the
-        first operand (``("exp", "f32")``).
+        Operations that the target has although the table does not demand it: names (``"exp"``), or names with the
+        dtype's name of the first operand (``("exp", "f32")``).
 
     Returns
     -------
@@ -33,7 +33,11 @@ def legalize(program: Program, native: Native = ()) -> Program:
         Expanded nodes carry the span of the operation they stand for. Extents are left alone.
     """
     tasks = tuple(_legalize_task(t, native) for t in program.tasks)
-    return program if all(new is old for new, old in zip(tasks, program.tasks, strict=True)) else replace(program, tasks=tasks)
+    return (
+        program
+        if all(new is old for new, old in zip(tasks, program.tasks, strict=True))
+        else replace(program, tasks=tasks)
+    )
 
 
 def _legalize_task(task: Task, native: Native) -> Task:

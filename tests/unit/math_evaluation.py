@@ -15,7 +15,9 @@ from qd_core.ir.rewrite import eliminate_dead, walk
 from qd_core.math import expand
 
 
-def build(emit: Callable[[Builder, list[Value]], Sequence[Value]], types: Sequence[DType]) -> tuple[Region, list[Param]]:
+def build(
+    emit: Callable[[Builder, list[Value]], Sequence[Value]], types: Sequence[DType]
+) -> tuple[Region, list[Param]]:
     """Return a region that yields what ``emit(builder, params)`` returns, without dead nodes."""
     region = Region()
     b, params = Builder(region), [Param(t, f"x{i}") for i, t in enumerate(types)]
@@ -35,7 +37,7 @@ def count_nodes(region: Region) -> int:
 
 
 def run(region: Region, params: Sequence[Value], arrays: Sequence[Any]) -> list[Any]:
-    """Evaluate a region elementwise; every branch and every pass of a loop is computed for all elements and selected."""
+    """Evaluate a region elementwise: every branch and every pass of a loop for all elements, then select."""
     env: dict[Value, Any] = dict(zip(params, arrays, strict=True))
     return _body(region, env, np.asarray(arrays[0]).shape)
 
@@ -58,7 +60,9 @@ def _node(node: Node, env: dict[Value, Any], shape: tuple[int, ...]) -> None:
         env[node] = args[0].view(node.type.numpy)
     elif name == "if":
         then, otherwise = (_body(r, env, shape) for r in node.regions)
-        env.update(zip(node.results, (np.where(args[0], t, o) for t, o in zip(then, otherwise, strict=True)), strict=True))
+        env.update(
+            zip(node.results, (np.where(args[0], t, o) for t, o in zip(then, otherwise, strict=True)), strict=True)
+        )
     elif name == "while":
         env.update(zip(node.results, _while(node, list(args), env, shape), strict=True))
     else:
@@ -86,7 +90,10 @@ def evaluate_function(name: str, *arrays: Any) -> Any:
 
 
 def ulp_error(got: Any, exact: Any) -> Any:
-    """|got - exact| in units in the last place of ``got.dtype`` at ``exact`` (an array of more precision); 0 where both are the same special value."""
+    """|got - exact| in units in the last place of ``got.dtype`` at ``exact``, an array of more precision.
+
+    0 where both are the same special value, infinity where they are different ones.
+    """
     info = np.finfo(got.dtype)
     wide = np.asarray(exact)
     magnitude = np.maximum(np.abs(wide), wide.dtype.type(info.smallest_normal))

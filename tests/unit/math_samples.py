@@ -17,8 +17,28 @@ NUMPY = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 def edges(dtype: str) -> Any:
     """Zeros, ones, halves, infinities, NaN, subnormals and the ends of the range, of both signs."""
     info = np.finfo(NUMPY[dtype])
-    positive = [0, info.smallest_subnormal, info.smallest_normal, info.smallest_normal * 0.75, info.eps, 0.5, 0.75, 1 - info.epsneg, 1,
-                1 + info.eps, 1.5, 2, 3, 4, 7, 1e4, info.max, np.inf]  # fmt: skip
+    tiny, normal = info.smallest_subnormal, info.smallest_normal
+    below, above = 1 - info.epsneg, 1 + info.eps
+    positive = [
+        0,
+        tiny,
+        normal,
+        normal * 0.75,
+        info.eps,
+        0.5,
+        0.75,
+        below,
+        1,
+        above,
+        1.5,
+        2,
+        3,
+        4,
+        7,
+        1e4,
+        info.max,
+        np.inf,
+    ]
     positive = np.array(positive, NUMPY[dtype])
     return np.concatenate([positive, -positive, np.array([np.nan], NUMPY[dtype])])
 
@@ -32,13 +52,17 @@ def _around(rng: np.random.Generator, name: str, dtype: str, n: int) -> Any:
     low, high = _EXPONENTS[dtype]
     if name in ("sin", "cos", "tan"):
         multiples = rng.integers(1, 4000, n) * (np.pi / 2)
-        return np.concatenate([rng.uniform(-10, 10, n), rng.uniform(-1e6, 1e6, n), multiples, np.nextafter(multiples, 0)])
+        return np.concatenate(
+            [rng.uniform(-10, 10, n), rng.uniform(-1e6, 1e6, n), multiples, np.nextafter(multiples, 0)]
+        )
     if name in ("asin", "acos"):
         return np.concatenate([rng.uniform(-1, 1, 2 * n), 1 - np.exp2(rng.uniform(-50, 0, n))])
     if name == "exp":
         return np.concatenate([rng.uniform(-1, 1, n), rng.uniform((low - 2) * 0.7, (high + 2) * 0.7, 2 * n)])
     if name == "log":
-        return np.concatenate([rng.uniform(0, 2, n), 1 + rng.uniform(-0.01, 0.01, n), np.exp2(rng.uniform(low, high, n))])
+        return np.concatenate(
+            [rng.uniform(0, 2, n), 1 + rng.uniform(-0.01, 0.01, n), np.exp2(rng.uniform(low, high, n))]
+        )
     return np.concatenate([rng.uniform(-1, 1, n), rng.uniform(-25, 25, n)])
 
 
@@ -60,26 +84,33 @@ def samples(name: str, dtype: str, count: int = 300, seed: int = 0) -> tuple[Any
     ends = edges(dtype)
     with np.errstate(all="ignore"):
         if name in UNARY:
-            return (np.concatenate([_around(rng, name, dtype, count), _spread(rng, dtype, count), ends]).astype(NUMPY[dtype]),)
+            return (
+                np.concatenate([_around(rng, name, dtype, count), _spread(rng, dtype, count), ends]).astype(
+                    NUMPY[dtype]
+                ),
+            )
         grid = np.array(list(itertools.product(ends, ends)))
         pairs = _pairs(rng, name, dtype, count)
         return tuple(np.concatenate([p, grid[:, k]]).astype(NUMPY[dtype]) for k, p in enumerate(pairs))
 
 
 _EXACT = {
-    "sin": mp.sin, "cos": mp.cos, "tan": mp.tan, "asin": mp.asin, "acos": mp.acos, "exp": mp.exp, "log": mp.log, "tanh": mp.tanh,
+    "sin": mp.sin, "cos": mp.cos, "tan": mp.tan, "asin": mp.asin, "acos": mp.acos, "exp": mp.exp, "log": mp.log,
+    "tanh": mp.tanh,
     "atan2": mp.atan2, "pow": mp.power,
 }  # fmt: skip
 _LIBM = {"asin": np.arcsin, "acos": np.arccos, "atan2": np.arctan2, "pow": np.power}
 
 
 def error_in_ulp(name: str, arguments: tuple[Any, ...], got: Any) -> Any:
-    """Error of each element of ``got`` in units in the last place of the exact value; infinite for a wrong special value."""
+    """Error of each element of ``got`` in units in the last place; infinite for a wrong special value."""
     meaning = _LIBM.get(name) or getattr(np, name)
     with np.errstate(all="ignore"):
         near = np.asarray(meaning(*(a.astype(np.float64) for a in arguments)))
     info = np.finfo(got.dtype)
-    return np.array([_error(name, [float(a[i]) for a in arguments], float(got[i]), float(near[i]), info) for i in range(got.size)])
+    return np.array(
+        [_error(name, [float(a[i]) for a in arguments], float(got[i]), float(near[i]), info) for i in range(got.size)]
+    )
 
 
 def _error(name: str, arguments: list[float], got: float, near: float, info: Any) -> float:

@@ -37,7 +37,11 @@ def test_every_f16_argument(name: str) -> None:
     with np.errstate(all="ignore"):
         spacing = np.spacing(np.abs(np.where(special, 1, rounded))).astype(np.float64)
         # Below a power of two the spacing of the rounded value is twice that of the exact one.
-        spacing = np.where(np.abs(exact) < np.abs(rounded), np.minimum(spacing, np.spacing(np.nextafter(np.abs(rounded), np.float16(0)))), spacing)
+        spacing = np.where(
+            np.abs(exact) < np.abs(rounded),
+            np.minimum(spacing, np.spacing(np.nextafter(np.abs(rounded), np.float16(0)))),
+            spacing,
+        )
         error = np.where(special, 0, np.abs(got.astype(np.float64) - exact) / spacing)
     assert error.max() <= BOUNDS[name]["f16"]
 
@@ -51,22 +55,26 @@ def test_f16_pairs(name: str) -> None:
 
 INF, NAN = math.inf, math.nan
 C99 = [
-    # ISO/IEC 9899:1999 F.9.4.4: pow
+    # ISO/IEC 9899:1999 F.9.4.4
     ("pow", (0.0, -3.0), INF), ("pow", (-0.0, -3.0), -INF), ("pow", (-0.0, -2.0), INF), ("pow", (0.0, 3.0), 0.0),
     ("pow", (-0.0, 3.0), -0.0), ("pow", (-0.0, 0.5), 0.0), ("pow", (-1.0, INF), 1.0), ("pow", (-1.0, -INF), 1.0),
     ("pow", (1.0, NAN), 1.0), ("pow", (NAN, 0.0), 1.0), ("pow", (NAN, -0.0), 1.0), ("pow", (-2.0, 0.5), NAN),
     ("pow", (0.5, -INF), INF), ("pow", (2.0, -INF), 0.0), ("pow", (-0.5, INF), 0.0), ("pow", (-2.0, INF), INF),
     ("pow", (-INF, -3.0), -0.0), ("pow", (-INF, -2.0), 0.0), ("pow", (-INF, 3.0), -INF), ("pow", (-INF, 2.5), INF),
-    ("pow", (INF, -0.5), 0.0), ("pow", (INF, 0.5), INF), ("pow", (NAN, 1.0), NAN), ("pow", (2.0, NAN), NAN), ("pow", (-8.0, 3.0), -512.0),
-    # F.9.1.4: atan2
-    ("atan2", (0.0, -0.0), math.pi), ("atan2", (-0.0, -0.0), -math.pi), ("atan2", (0.0, 0.0), 0.0), ("atan2", (-0.0, 0.0), -0.0),
-    ("atan2", (-0.0, -1.0), -math.pi), ("atan2", (-1.0, 0.0), -math.pi / 2), ("atan2", (1.0, -INF), math.pi), ("atan2", (-1.0, INF), -0.0),
-    ("atan2", (INF, 1.0), math.pi / 2), ("atan2", (INF, -INF), 3 * math.pi / 4), ("atan2", (-INF, INF), -math.pi / 4),
-    ("atan2", (NAN, 1.0), NAN), ("atan2", (1.0, NAN), NAN),
+    ("pow", (INF, -0.5), 0.0), ("pow", (INF, 0.5), INF), ("pow", (NAN, 1.0), NAN), ("pow", (2.0, NAN), NAN),
+    ("pow", (-8.0, 3.0), -512.0),
+    # F.9.1.4
+    ("atan2", (0.0, -0.0), math.pi), ("atan2", (-0.0, -0.0), -math.pi), ("atan2", (0.0, 0.0), 0.0),
+    ("atan2", (-0.0, 0.0), -0.0), ("atan2", (-0.0, -1.0), -math.pi), ("atan2", (-1.0, 0.0), -math.pi / 2),
+    ("atan2", (1.0, -INF), math.pi), ("atan2", (-1.0, INF), -0.0), ("atan2", (INF, 1.0), math.pi / 2),
+    ("atan2", (INF, -INF), 3 * math.pi / 4), ("atan2", (-INF, INF), -math.pi / 4), ("atan2", (NAN, 1.0), NAN),
+    ("atan2", (1.0, NAN), NAN),
+    # F.9.1, F.9.3
     ("sin", (-0.0,), -0.0), ("sin", (INF,), NAN), ("cos", (-INF,), NAN), ("tan", (-0.0,), -0.0), ("tan", (INF,), NAN),
-    ("asin", (-0.0,), -0.0), ("asin", (1.5,), NAN), ("acos", (1.0,), 0.0), ("acos", (-1.5,), NAN), ("tanh", (-INF,), -1.0), ("tanh", (-0.0,), -0.0),
-    ("exp", (-INF,), 0.0), ("exp", (INF,), INF), ("exp", (0.0,), 1.0), ("exp", (NAN,), NAN),
-    ("log", (-0.0,), -INF), ("log", (-1.0,), NAN), ("log", (INF,), INF), ("log", (1.0,), 0.0), ("log", (NAN,), NAN),
+    ("asin", (-0.0,), -0.0), ("asin", (1.5,), NAN), ("acos", (1.0,), 0.0), ("acos", (-1.5,), NAN),
+    ("tanh", (-INF,), -1.0), ("tanh", (-0.0,), -0.0), ("exp", (-INF,), 0.0), ("exp", (INF,), INF),
+    ("exp", (0.0,), 1.0), ("exp", (NAN,), NAN), ("log", (-0.0,), -INF), ("log", (-1.0,), NAN), ("log", (INF,), INF),
+    ("log", (1.0,), 0.0), ("log", (NAN,), NAN),
 ]  # fmt: skip
 
 
@@ -82,7 +90,8 @@ def test_special_values(name: str, arguments: tuple[float, ...], value: float, d
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_arguments_closest_to_a_multiple_of_half_pi(dtype: str) -> None:
-    # Hardest cases of the reduction: 16367173 * 2**72 (f32) and 6381956970095103 * 2**797 (f64; Muller, Elementary Functions, 2016, table 11.1).
+    # The hardest cases: 16367173 * 2**72 (f32), 6381956970095103 * 2**797 (f64): Muller, Elementary Functions, chapter
+    # on range reduction.
     x = np.array([16367173 * 2.0**72 if dtype == "f32" else 6381956970095103 * 2.0**797], NUMPY[dtype])
     for name in ("sin", "cos", "tan"):
         assert error_in_ulp(name, (x,), evaluate_function(name, x)).max() <= BOUNDS[name][dtype]
@@ -92,7 +101,12 @@ def test_arguments_closest_to_a_multiple_of_half_pi(dtype: str) -> None:
 def test_powi_equals_the_table(kind: type) -> None:
     from qd_core.ir.ops import OPS
 
-    base, exponent = (v.ravel() for v in np.meshgrid(np.array([0, 1, 2, 3, 7, 255, -1, -2]).astype(kind), [0, 1, -1, 5, 31, -3, 100, 2**31 - 1, -(2**31)]))
+    base, exponent = (
+        v.ravel()
+        for v in np.meshgrid(
+            np.array([0, 1, 2, 3, 7, 255, -1, -2]).astype(kind), [0, 1, -1, 5, 31, -3, 100, 2**31 - 1, -(2**31)]
+        )
+    )
     exponent = exponent.astype(np.int32)
     meaning = OPS["powi"].numpy
     assert meaning is not None

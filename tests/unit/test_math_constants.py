@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def generator() -> Any:
     spec = importlib.util.spec_from_file_location("fit_math", ROOT / "tools" / "fit_math.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["fit_math"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)

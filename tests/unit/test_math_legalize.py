@@ -20,7 +20,10 @@ from qd_core.passes.legalize import legalize
 
 FUNCTIONS = (*UNARY, *BINARY)
 
-LARGEST = {"sin": 150, "cos": 150, "tan": 150, "asin": 40, "acos": 40, "atan2": 65, "exp": 40, "log": 50, "tanh": 65, "pow": 165}
+LARGEST = {
+    "sin": 140, "cos": 140, "tan": 140, "asin": 40, "acos": 40, "atan2": 65, "exp": 40, "log": 50, "tanh": 65,
+    "pow": 160,
+}  # fmt: skip
 """Operations of an f32 expansion: code size is part of the design."""
 
 
@@ -68,13 +71,14 @@ def test_sine_and_cosine_share_the_reduction() -> None:
 
 
 def test_protected_and_plain_arithmetic_are_numbered_apart_and_copied_as_they_are() -> None:
-    region, params = build(lambda b, p: [b.emit("mul", p[0], p[0])], [dt.f32])
+    _, params = build(lambda b, p: [b.emit("mul", p[0], p[0])], [dt.f32])
     b = Builder(Region())
     plain = b.emit("mul", params[0], params[0])
     b.exact = "strict"
     strict = b.emit("mul", params[0], params[0])
     assert strict is not plain
-    assert isinstance(strict, Node) and strict.attrs["exact"] == "strict"
+    assert isinstance(strict, Node)
+    assert strict.attrs["exact"] == "strict"
     copier = Copier(Builder(Region()))
     copier.nodes([plain, strict])  # type: ignore[list-item]
     copies = [n for n in copier.builder.region.nodes if n.op.name == "mul"]
@@ -94,7 +98,8 @@ def test_legalize_leaves_only_native_operations_and_the_original_program() -> No
 def test_legalize_keeps_what_the_target_has() -> None:
     program = elementwise_program(["sin", "exp"], [dt.f32], 10)
     assert [n.op.name for n in nodes(legalize(program, frozenset({"sin"}))) if not n.op.native] == ["sin"]
-    assert [n.op.name for n in nodes(legalize(program, frozenset({("exp", "f32"), ("sin", "f64")}))) if not n.op.native] == ["exp"]
+    by_type = legalize(program, frozenset({("exp", "f32"), ("sin", "f64")}))
+    assert [n.op.name for n in nodes(by_type) if not n.op.native] == ["exp"]
     assert legalize(program, frozenset({"sin", "exp"})) is program
 
 

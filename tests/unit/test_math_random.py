@@ -12,7 +12,11 @@ from qd_core.math.random import philox4x32, uniform
 KNOWN = [
     ((0,) * 4, (0,) * 2, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
     ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
-    ((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0), (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
 ]
 
 
@@ -28,4 +32,5 @@ def test_uniform_is_exact_and_below_one() -> None:
     words = np.array([0, 255, 256, 0x80000000, 0xFFFFFFFF], np.uint32)
     (got,) = run(region, params, [words])
     np.testing.assert_array_equal(got, (words >> 8).astype(np.float32) * np.float32(2.0**-24))
-    assert got.dtype == np.float32 and got.max() < 1
+    assert got.dtype == np.float32
+    assert got.max() < 1
