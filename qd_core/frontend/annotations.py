@@ -5,13 +5,17 @@ They are plain descriptions. `qd_core.api.types` adds what they construct in Pyt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qd_core import dtypes as dt
 from qd_core.dtypes import DType
 
-__all__ = ["MatrixType", "NdarrayType", "StructType", "Template", "as_dtype", "scalar_annotation"]
+__all__ = ["PYTHON_SCOPE", "MatrixType", "NdarrayType", "StructType", "Template", "as_dtype", "scalar_annotation"]
+
+
+PYTHON_SCOPE: dict[str, Callable[..., Any]] = {}
+"""What calling a type object does in Python scope (``"matrix"``, ``"struct"``); filled by `qd_core.api`."""
 
 
 def as_dtype(annotation: Any, default_ip: DType = dt.i32, default_fp: DType = dt.f32) -> DType | None:
@@ -47,6 +51,10 @@ class MatrixType:
         self.shape = tuple(int(n) for n in shape)
         self.dtype: Any = dtype
 
+    def __call__(self, *components: Any) -> Any:
+        """Make a value in Python scope; in kernels the front end does."""
+        return PYTHON_SCOPE["matrix"](self, *components)
+
     @property
     def n(self) -> int:
         """Number of rows."""
@@ -77,6 +85,10 @@ class StructType:
         self.members: dict[str, Any] = dict(members)
         self.methods: dict[str, Any] = dict(methods or {})
         self.name = name
+
+    def __call__(self, *members: Any, **named: Any) -> Any:
+        """Make a value in Python scope; in kernels the front end does."""
+        return PYTHON_SCOPE["struct"](self, *members, **named)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StructType) and list(self.members.items()) == list(other.members.items()) and self.methods == other.methods
@@ -122,14 +134,24 @@ class NdarrayType:
         self.needs_grad = needs_grad
         self.boundary = boundary
 
+    def __class_getitem__(cls, key: Any) -> NdarrayType:
+        """``NDArray[dtype, ndim]``."""
+        return cls(*key) if isinstance(key, tuple) else cls(key)  # pyright: ignore[reportUnknownArgumentType]
+
     def __repr__(self) -> str:
         return f"ndarray(dtype={self.dtype!r}, ndim={self.ndim!r}, element_shape={self.element_shape!r})"
 
 
 class Template:
-    """A value or field that is compiled in: `qd.template()`."""
+    """A value or field that is compiled in: `qd.template()`. Types given in brackets are documentation."""
 
     __slots__ = ()
+
+    def __init__(self, *_types: Any) -> None:
+        pass
+
+    def __class_getitem__(cls, key: Any) -> Template:
+        return cls()
 
     def __repr__(self) -> str:
         return "template()"

@@ -71,8 +71,7 @@ def to_runtime(ctx: Lowering, x: Any, node: ast.AST | None = None) -> Value | Ma
         return x
     if isinstance(x, (list, tuple)):
         return as_matrix(ctx, x, node)
-    matrix = getattr(x, "__qd_matrix__", None)
-    return as_matrix(ctx, matrix(), node) if matrix is not None else as_scalar(ctx, x, node)
+    return as_matrix(ctx, x, node) if hasattr(x, "__qd_matrix__") else as_scalar(ctx, x, node)
 
 
 def as_matrix(ctx: Lowering, x: Any, node: ast.AST | None = None, dtype: DType | None = None) -> MatrixValue:
@@ -80,14 +79,17 @@ def as_matrix(ctx: Lowering, x: Any, node: ast.AST | None = None, dtype: DType |
     if isinstance(x, MatrixValue):
         return x if dtype is None else x.map(lambda v: ctx.builder.cast(v, dtype))
     if hasattr(x, "__qd_matrix__"):
-        x = x.__qd_matrix__()
+        x, own = x.__qd_matrix__()
+        dtype = dtype or own
     if not isinstance(x, (list, tuple)) or not x:
         ctx.type_error(f"{describe(x)} is no vector or matrix", node)
     rows: list[Any] = list(x)  # pyright: ignore[reportUnknownArgumentType]
     if any(isinstance(r, (list, tuple, MatrixValue)) or hasattr(r, "__qd_matrix__") for r in rows):
-        return _from_rows(ctx, [as_matrix(ctx, r, node) for r in rows], node, dtype)
+        return _from_rows(ctx, [as_matrix(ctx, r, node, dtype) for r in rows], node, dtype)
+    if dtype is not None:
+        return MatrixValue((len(rows),), [cast(ctx, r, dtype, node) for r in rows], dtype)
     items = [as_scalar(ctx, r, node) for r in rows]
-    dtype = dtype or promote_all(items)
+    dtype = promote_all(items)
     return MatrixValue((len(items),), [ctx.builder.cast(v, dtype) for v in items], dtype)
 
 

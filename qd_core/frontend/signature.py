@@ -215,9 +215,7 @@ def is_argument_annotation(annotation: Any) -> bool:
     """Whether kernels take arguments of this annotation."""
     if scalar_annotation(annotation) or isinstance(annotation, (MatrixType, StructType, NdarrayType, Template)):
         return True
-    if annotation in (Template, NdarrayType) or hasattr(annotation, "__dataclass_fields__"):
-        return True
-    return hasattr(annotation, "__qd_annotation__") or _is_optional(annotation)
+    return hasattr(annotation, "__dataclass_fields__") or hasattr(annotation, "__qd_annotation__") or _is_optional(annotation)
 
 
 def _is_optional(annotation: Any) -> bool:
@@ -253,9 +251,14 @@ def _annotations(info: KernelInfo) -> dict[str, Any]:
     except NameError as cause:  # evaluated lazily from Python 3.14 on
         raise QuadrantsNameError(f"an annotation of {info.name!r} cannot be evaluated: {cause}", span=info.span) from cause
     if not any(isinstance(a, str) for a in raw.values()):
-        return dict(raw)
+        return {name: _instance(a) for name, a in raw.items()}
     scope = {**info.globals, **info.closure()}
-    return {name: _evaluate(info, name, a, scope) if isinstance(a, str) else a for name, a in raw.items()}
+    return {name: _instance(_evaluate(info, name, a, scope) if isinstance(a, str) else a) for name, a in raw.items()}
+
+
+def _instance(annotation: Any) -> Any:
+    """``qd.Template`` and ``qd.types.ndarray`` may be written without a call."""
+    return annotation() if annotation in (Template, NdarrayType) else annotation
 
 
 def _evaluate(info: KernelInfo, name: str, text: str, scope: dict[str, Any]) -> Any:

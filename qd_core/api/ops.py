@@ -1,0 +1,249 @@
+"""Functions of `qd.` that work in kernels and in Python scope.
+
+In kernels a call has the meaning of `qd_core.frontend.intrinsics`; in Python scope the functions here run, on Python numbers, NumPy arrays
+and `qd.Matrix`.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable
+from functools import reduce
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from qd_core.api.matrix import Matrix
+from qd_core.dtypes import DType
+from qd_core.errors import QuadrantsSyntaxError
+from qd_core.frontend.annotations import as_dtype
+from qd_core.frontend.calls import static
+from qd_core.frontend.functions import func, pyfunc
+from qd_core.frontend.intrinsics import kernel_meaning
+from qd_core.frontend.values import NdRange
+
+__all__ = [
+    "abs", "acos", "asin", "assume_in_range", "atan2", "atomic_add", "atomic_and", "atomic_max", "atomic_min", "atomic_or", "atomic_sub",
+    "atomic_xor", "bit_cast", "bit_shr", "cast", "ceil", "cos", "exp", "floor", "func", "grouped", "log", "loop_config", "max", "min", "ndrange",
+    "one", "pow", "pyfunc", "raw_div", "raw_mod", "round", "rsqrt", "select", "sin", "sqrt", "static", "static_assert", "static_print", "tan",
+    "tanh", "volatile_load", "zero",
+]  # fmt: skip
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _apply(f: Callable[..., Any], *args: Any) -> Any:
+    """Apply a NumPy function; matrices give a matrix."""
+    plain = [np.asarray(a) if isinstance(a, Matrix) else a for a in args]
+    result = f(*plain)
+    return Matrix(result) if builtins.any(isinstance(a, Matrix) for a in args) else result
+
+
+def _real(x: Any) -> Any:
+    return float(x) if isinstance(x, (int, bool)) else x
+
+
+def _unary(name: str, f: Callable[..., Any], doc: str) -> Callable[[Any], Any]:
+    def function(x: Any) -> Any:
+        return _apply(f, _real(x))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return kernel_meaning(name)(function)
+
+
+sin = _unary("sin", np.sin, "Sine of an angle in radians.")
+cos = _unary("cos", np.cos, "Cosine of an angle in radians.")
+tan = _unary("tan", np.tan, "Tangent of an angle in radians.")
+asin = _unary("asin", np.arcsin, "Inverse sine, in [-pi/2, pi/2].")
+acos = _unary("acos", np.arccos, "Inverse cosine, in [0, pi].")
+tanh = _unary("tanh", np.tanh, "Hyperbolic tangent.")
+exp = _unary("exp", np.exp, "Exponential function.")
+log = _unary("log", np.log, "Natural logarithm.")
+sqrt = _unary("sqrt", np.sqrt, "Square root; NaN below zero.")
+rsqrt = _unary("rsqrt", lambda x: 1 / np.sqrt(x), "Reciprocal of the square root.")
+
+
+@kernel_meaning("atan2")
+def atan2(y: Any, x: Any) -> Any:
+    """Angle of the point (x, y), in (-pi, pi]."""
+    return _apply(np.arctan2, y, x)
+
+
+def _rounded(f: Callable[..., Any], x: Any, dtype: Any) -> Any:
+    result = _apply(f, _real(x))
+    return result if dtype is None else cast(result, dtype)
+
+
+@kernel_meaning("floor")
+def floor(x: Any, dtype: Any = None) -> Any:
+    """Largest integer not above ``x``, as a real number unless ``dtype`` is given."""
+    return _rounded(np.floor, x, dtype)
+
+
+@kernel_meaning("ceil")
+def ceil(x: Any, dtype: Any = None) -> Any:
+    """Smallest integer not below ``x``, as a real number unless ``dtype`` is given."""
+    return _rounded(np.ceil, x, dtype)
+
+
+@kernel_meaning("round")
+def round(x: Any, dtype: Any = None) -> Any:
+    """Nearest integer, half away from zero, as a real number unless ``dtype`` is given."""
+    return _rounded(lambda v: np.trunc(v + np.copysign(0.5, v)), x, dtype)
+
+
+@kernel_meaning("abs")
+def abs(x: Any) -> Any:
+    """Absolute value."""
+    return _apply(np.abs, x)
+
+
+@kernel_meaning("max")
+def max(*args: Any) -> Any:
+    """Largest of the arguments, element by element; of a number and NaN, the number."""
+    return reduce(lambda a, b: _apply(np.fmax, a, b), args)
+
+
+@kernel_meaning("min")
+def min(*args: Any) -> Any:
+    """Smallest of the arguments, element by element; of a number and NaN, the number."""
+    return reduce(lambda a, b: _apply(np.fmin, a, b), args)
+
+
+@kernel_meaning("pow")
+def pow(base: Any, exponent: Any) -> Any:
+    """``base ** exponent``."""
+    return base**exponent
+
+
+@kernel_meaning("raw_div")
+def raw_div(a: Any, b: Any) -> Any:
+    """Quotient of integers, rounded toward zero."""
+    return _apply(lambda x, y: np.trunc(np.divide(x, y)).astype(np.result_type(x, y)), a, b)
+
+
+@kernel_meaning("raw_mod")
+def raw_mod(a: Any, b: Any) -> Any:
+    """Remainder with the sign of the dividend."""
+    return _apply(np.fmod, a, b)
+
+
+@kernel_meaning("bit_shr")
+def bit_shr(x: Any, amount: Any) -> Any:
+    """Shift right, filling with zeros."""
+    value = np.asarray(x)
+    return np.right_shift(value.view(f"u{value.dtype.itemsize}"), np.asarray(amount).astype(f"u{value.dtype.itemsize}")).view(value.dtype)[()]
+
+
+@kernel_meaning("select")
+def select(condition: Any, a: Any, b: Any) -> Any:
+    """``a`` where ``condition`` holds, else ``b``; both are evaluated."""
+    return _apply(lambda c, x, y: np.where(c, x, y)[()], condition, a, b)
+
+
+@kernel_meaning("cast")
+def cast(x: Any, dtype: Any) -> Any:
+    """``x`` converted to a scalar type."""
+    kind = _dtype(dtype)
+    return x.cast(kind) if isinstance(x, Matrix) else kind(x)
+
+
+@kernel_meaning("bit_cast")
+def bit_cast(x: Any, dtype: Any) -> Any:
+    """The bits of ``x`` as a type of the same width."""
+    return np.asarray(x).view(_dtype(dtype).numpy)[()]
+
+
+def _dtype(dtype: Any) -> DType:
+    kind = as_dtype(dtype)
+    if kind is None:
+        raise TypeError(f"expected a scalar type, got {dtype!r}")
+    return kind
+
+
+@kernel_meaning("zero")
+def zero(x: Any) -> Any:
+    """Zero of the type and shape of ``x``."""
+    return _apply(lambda v: np.zeros_like(v)[()], x)
+
+
+@kernel_meaning("one")
+def one(x: Any) -> Any:
+    """One of the type and shape of ``x``."""
+    return _apply(lambda v: np.ones_like(v)[()], x)
+
+
+# -- iteration ----------------------------------------------------------------------------------------------------------
+@kernel_meaning("ndrange")
+def ndrange(*bounds: Any, axes: Iterable[int] | None = None) -> NdRange:
+    """Box of one stop, or (start, stop) pair, an axis: iterate over its points in row-major order, in kernels in parallel.
+
+    Parameters
+    ----------
+    *bounds : int or (int, int)
+        One an axis.
+    axes : sequence of int, optional
+        Order in which the axes are nested, outermost first.
+    """
+    return NdRange(bounds, None if axes is None else tuple(axes))
+
+
+@kernel_meaning("grouped")
+def grouped(box: Any) -> Any:
+    """Iterate over ``box`` with an index vector in place of one index an axis."""
+    from qd_core.api.matrix import Vector
+
+    return (Vector(list(point)) for point in box)
+
+
+# -- directives: their effect is on the compilation of a kernel ---------------------------------------------------------
+@kernel_meaning("static_print")
+def static_print(*args: Any, **kwargs: Any) -> None:
+    """Print while the kernel is compiled."""
+    print(*args, **kwargs)
+
+
+@kernel_meaning("static_assert")
+def static_assert(condition: Any, msg: str = "") -> None:
+    """Refuse the kernel unless ``condition``, known at compile time, holds."""
+    if not condition:
+        raise AssertionError(msg)
+
+
+@kernel_meaning("loop_config")
+def loop_config(**hints: Any) -> None:
+    """Hints for the next loop: ``serialize``, ``block_dim``, ``parallelize``, ``name``. No effect in Python scope."""
+
+
+@kernel_meaning("volatile_load")
+def volatile_load(x: Any) -> Any:
+    """Value of an array element, read anew."""
+    return x
+
+
+@kernel_meaning("assume_in_range")
+def assume_in_range(value: Any, base: Any, low: Any, high: Any) -> Any:
+    """Promise that ``base + low <= value < base + high``; checked in debug mode."""
+    return value
+
+
+# -- atomics ------------------------------------------------------------------------------------------------------------
+def _atomic(kind: str, doc: str) -> Callable[[Any, Any], Any]:
+    name = f"atomic_{kind}"
+
+    def function(place: Any, value: Any) -> NoReturn:
+        raise QuadrantsSyntaxError(f"qd.{name} is only available in kernels", hint="in Python scope, assign: x[i] = ...")
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{doc} Returns the old value."
+    return kernel_meaning(name)(function)
+
+
+atomic_add = _atomic("add", "Add to an array element or variable.")
+atomic_sub = _atomic("sub", "Subtract from an array element or variable.")
+atomic_min = _atomic("min", "Store the smaller of old and given value.")
+atomic_max = _atomic("max", "Store the larger of old and given value.")
+atomic_and = _atomic("and", "Bitwise and with an integer.")
+atomic_or = _atomic("or", "Bitwise or with an integer.")
+atomic_xor = _atomic("xor", "Bitwise exclusive or with an integer.")
