@@ -340,9 +340,11 @@ one:
   %a_end = load i64, ptr %a_end_at
   br label %inner
 inner:
-  %n = phi i64 [ 0, %one ], [ %n1, %inner_next ]
+  ; no branch on the comparison: the pairs of one array overlap in the processor's pipeline
+  %n = phi i64 [ 0, %one ], [ %n1, %compare ]
+  %any = phi i1 [ false, %one ], [ %any1, %compare ]
   %n_more = icmp slt i64 %n, %count
-  br i1 %n_more, label %compare, label %outer_next
+  br i1 %n_more, label %compare, label %checked
 compare:
   %n2 = mul i64 %n, 2
   %b_at = getelementptr i64, ptr %spans, i64 %n2
@@ -354,10 +356,11 @@ compare:
   %both = and i1 %reaches, %reached
   %other = icmp ne i64 %n, %own
   %overlap = and i1 %both, %other
-  br i1 %overlap, label %no, label %inner_next
-inner_next:
+  %any1 = or i1 %any, %overlap
   %n1 = add i64 %n, 1
   br label %inner
+checked:
+  br i1 %any, label %no, label %outer_next
 outer_next:
   %w1 = add i64 %w, 1
   br label %outer
