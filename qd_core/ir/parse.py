@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NoReturn, TypeVar
 
 from qd_core import dtypes as dt
@@ -21,16 +22,21 @@ __all__ = ["parse_function", "parse_program"]
 
 T = TypeVar("T")
 
+_TEXT = r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\""""
+_LOCATION = rf"loc\((?:{_TEXT}):\d+:\d+(?:-\d+:\d+)?(?:\ in\ (?:{_TEXT}))?\)"
 _TOKEN = re.compile(
-    r"""(?P<blank>[ \t\n]+)
-      | (?P<value>%(?:[\w.]+|'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*"))
-      | (?P<text>'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")
+    rf"""[ \t\n]*(?:
+        (?P<value>%(?:[\w.]+|{_TEXT}))
+      | (?P<location>{_LOCATION})
+      | (?P<text>{_TEXT})
       | (?P<number>-?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf\b|nan\b))
       | (?P<word>[A-Za-z_]\w*)
-      | (?P<mark>[{}()\[\]<>=:,?-])
-    """,
+      | (?P<mark>[{{}}()\[\]<>=:,?])
+      | (?P<end>\Z)
+    )""",
     re.VERBOSE,
 )
+_PLACE = re.compile(rf"loc\((?P<file>{_TEXT}):(\d+):(\d+)(?:-(\d+):(\d+))?(?: in (?P<function>{_TEXT}))?\)")
 _DTYPES = {d.name: d for d in dt.ALL}
 _WORDS = {"True": True, "False": False, "None": None, "nan": float("nan"), "inf": float("inf"), **_DTYPES}
 
@@ -60,15 +66,15 @@ class _Token:
 
 def _tokens(source: str) -> list[_Token]:
     tokens: list[_Token] = []
-    position = 0
-    while position < len(source):
-        match = _TOKEN.match(source, position)
+    position, match_at = 0, _TOKEN.match
+    while not tokens or tokens[-1].kind != "end":
+        match = match_at(source, position)
         if match is None:
+            position += len(source[position:]) - len(source[position:].lstrip(" \t\n"))
             _fail(source, position, f"unexpected character {source[position]!r}")
-        if match.lastgroup != "blank":
-            tokens.append(_Token(str(match.lastgroup), match.group(), position))
+        kind = str(match.lastgroup)
+        tokens.append(_Token(kind, match[kind], match.start(kind)))
         position = match.end()
-    tokens.append(_Token("end", "", len(source)))
     return tokens
 
 
@@ -124,7 +130,7 @@ class _Parser:
         return int(token.text)
 
     def string(self) -> str:
-        return ast.literal_eval(self.take("text", "quoted text"))
+        return _unquoted(self.take("text", "quoted text"))
 
     def listed(self, item: Callable[[], T], close: str) -> list[T]:
         """Items with commas between (one after the last is allowed) up to ``close``, which is taken."""
@@ -188,23 +194,11 @@ class _Parser:
         return ArrayType(dtype, len(axes), element, fixed or None)
 
     def span(self) -> Span | None:
-        if not self.accept("loc"):
+        token = self.tokens[self.at]
+        if token.kind != "location":
             return None
-        self.expect("(")
-        file = self.string()
-        line, column = self.place(":")
-        end = self.place("-") if self.tokens[self.at].text.startswith("-") else (None, None)
-        function = self.string() if self.accept("in") else ""
-        self.expect(")")
-        return Span(file, line, column, *end, function)
-
-    def place(self, before: str) -> tuple[int, int]:
-        """``:line:column`` or ``-line:column``; the minus belongs to the number's token."""
-        if before == ":":
-            self.expect(":")
-        line = abs(self.integer())
-        self.expect(":")
-        return line, self.integer() - 1
+        self.at += 1
+        return _span(token.text)
 
     # -- values -------------------------------------------------------------------------------------------------
     def name(self) -> str:
@@ -355,4 +349,22 @@ class _Parser:
 
 def _plain(name: str) -> str:
     """Name without the sign in front and quotes around."""
-    return ast.literal_eval(name[1:]) if name[1] in "'\"" else name[1:]
+    return _unquoted(name[1:]) if name[1] in "'\"" else name[1:]
+
+
+@lru_cache(maxsize=4096)
+def _unquoted(text: str) -> str:
+    return ast.literal_eval(text)
+
+
+@lru_cache(maxsize=4096)
+def _span(text: str) -> Span:
+    """Read a whole ``loc(...)``."""
+    match = _PLACE.match(text)
+    assert match is not None
+    line, column, end_line, end_column = (int(g) if g else None for g in match.group(2, 3, 4, 5))
+    assert line is not None
+    assert column is not None
+    end = None if end_column is None else end_column - 1
+    function = _unquoted(match["function"]) if match["function"] else ""
+    return Span(_unquoted(match["file"]), line, column - 1, end_line, end, function)

@@ -71,11 +71,8 @@ class _Scope:
             self._define(arg, defined)
         for node in region.nodes:
             self._node(node, root)
-            _require(
-                not node.op.terminator or node is region.nodes[-1],
-                f"{node.op.name} is not last in its region",
-                node.span,
-            )
+            if node.op.terminator and node is not region.nodes[-1]:
+                raise InvalidIRError(f"{node.op.name} is not last in its region", span=node.span)
             for value in node.results or ((node,) if node.type is not None else ()):
                 self._define(value, defined)
         self.visible.difference_update(defined)
@@ -89,8 +86,9 @@ class _Scope:
         self.seen.add(id(item))
 
     def _node(self, node: Node, root: bool) -> None:
-        _require(OPS.get(node.op.name) is node.op, f"operation {node.op.name!r} is not in the op table", node.span)
-        self._once(node, f"a {node.op.name} stands in two places", node.span)
+        if OPS.get(node.op.name) is not node.op:
+            raise InvalidIRError(f"operation {node.op.name!r} is not in the op table", span=node.span)
+        self._once(node, "a node stands in two places", node.span)
         for n, operand in enumerate(node.operands):
             if operand not in self.visible:
                 raise InvalidIRError(f"operand {n} of {node.op.name} is not visible here: {operand!r}", span=node.span)
@@ -126,7 +124,8 @@ class _View:
         return value
 
     def result(self, type: Any) -> None:
-        self.require(self.node.type == type, f"its type is {self.node.type!r}, not {type!r}")
+        if self.node.type != type:
+            self.require(False, f"its type is {self.node.type!r}, not {type!r}")
 
     def scalars(self, start: int = 0) -> None:
         for n, t in enumerate(self.types[start:], start):
@@ -143,8 +142,10 @@ class _View:
 
 def _check_node(node: Node) -> None:
     view, op = _View(node), node.op
-    view.require(op.arity < 0 or len(node.operands) == op.arity, f"has {len(node.operands)} operands, not {op.arity}")
-    view.require(len(node.regions) == op.regions, f"has {len(node.regions)} regions, not {op.regions}")
+    if op.arity not in (-1, len(node.operands)):
+        view.require(False, f"has {len(node.operands)} operands, not {op.arity}")
+    if len(node.regions) != op.regions:
+        view.require(False, f"has {len(node.regions)} regions, not {op.regions}")
     view.require(not node.results or op.regions, "has several results but no region")
     if op.result == "none" or op.regions or op.terminator:
         view.require(node.type is None, f"has no result but the type {node.type!r}")
@@ -158,11 +159,14 @@ def _check_node(node: Node) -> None:
 
 
 def _elementwise(v: _View, op: OpDef) -> None:
-    first = v.types[0]
+    first, result = v.types[0], op.result
+    wanted = first if result == "same" else dt.u1 if result == "u1" else dt.i32
+    if first in op.types and all([t is first for t in v.types]) and v.node.type is wanted and not v.attrs:
+        return  # the common case, without writing messages
     v.require(v.attrs.get("exact") in (None, "contract", "strict"), f"attribute 'exact' is {v.attrs.get('exact')!r}")
     v.require(first in op.types, f"does not take {first!r}")
     v.same("its operand types", v.types, [first] * op.arity)
-    v.result(dt.u1 if op.result == "u1" else dt.i32 if op.result == "i32" else first)
+    v.result(wanted)
 
 
 def _powi(v: _View) -> None:

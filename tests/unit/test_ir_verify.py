@@ -126,7 +126,13 @@ BROKEN: dict[str, tuple[str, ...]] = {
         "yield",
     ),
     "parallel_for: bounds are no pairs": ("parallel_for %n, %n, %n (%j: i32) {", "yield", "}", "yield"),
-    "parallel_for: its stops are [i64], not [i32]": ("%0 = cast %n {to=i64} : i64", "parallel_for %n, %0 (%j: i32) {", "yield", "}", "yield"),
+    "parallel_for: its stops are [i64], not [i32]": (
+        "%0 = cast %n {to=i64} : i64",
+        "parallel_for %n, %0 (%j: i32) {",
+        "yield",
+        "}",
+        "yield",
+    ),
     "parallel_for: operand 0 is no integer but f32": ("parallel_for %r, %r (%j: f32) {", "yield", "}", "yield"),
     "parallel_for: the types that its region yields are [i32], not []": (
         "parallel_for %n, %n (%j: i32) {",
@@ -216,7 +222,7 @@ def test_a_parameter_of_another_function_is_not_visible() -> None:
 def test_a_node_stands_twice() -> None:
     function = kernel("%0 = neg %r : f32", "yield")
     function.body.nodes.insert(0, function.body.nodes[0])
-    refused(function, "a neg stands in two places")
+    refused(function, "a node stands in two places")
 
 
 def test_a_region_stands_twice() -> None:
