@@ -167,21 +167,24 @@ entry:
   %axis_count = load i64, ptr ${plan.axis_count}
   %extents = alloca i64, i64 %axis_count, align 16
   %leaf_count = load i64, ptr ${plan.leaf_count}
-  %span_count = mul i64 %leaf_count, 2
+  %rounded = add i64 %leaf_count, 3
+  %padded = and i64 %rounded, -4
+  %span_count = mul i64 %padded, 2
   %spans = alloca i64, i64 %span_count, align 16
+  %ends = getelementptr i64, ptr %spans, i64 %padded
   %template = load ptr, ptr ${plan.words}
   %word_nbytes = mul i64 %word_count, 8
   call void @llvm.memcpy.p0.p0.i64(ptr %words, ptr %template, i64 %word_nbytes, i1 false)
   %span_nbytes = mul i64 %span_count, 8
   call void @llvm.memset.p0.i64(ptr %spans, i8 0, i64 %span_nbytes, i1 false)
-  %packed = call i1 @qd_pack(ptr %plan, ptr %args, ptr %words, ptr %spans)
+  %packed = call i1 @qd_pack(ptr %plan, ptr %args, ptr %words, ptr %spans, ptr %ends)
   br i1 %packed, label %guard, label %no
 guard:
   %written_count = load i64, ptr ${plan.written_count}
   %watched = icmp ne i64 %written_count, 0
   br i1 %watched, label %overlap, label %choose
 overlap:
-  %disjoint = call i1 @qd_disjoint(ptr %plan, ptr %spans)
+  %disjoint = call i1 @qd_disjoint(ptr %plan, ptr %spans, ptr %ends, i64 %padded)
   %fact = zext i1 %disjoint to i64
   br label %choose
 choose:

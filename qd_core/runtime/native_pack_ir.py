@@ -120,7 +120,7 @@ bad:
 """
 
 ARRAYS_IR = """
-define internal i1 @qd_pack_header(ptr %leaf, ptr %object, ptr %words, ptr %span) {
+define internal i1 @qd_pack_header(ptr %leaf, ptr %object, ptr %words, ptr %span, ptr %span_end) {
 entry:
   %type = load ptr, ptr ${object.type}
   %wanted_type = load ptr, ptr ${leaf.type}
@@ -158,8 +158,7 @@ copy:
   %nbytes = load i64, ptr %nbytes_at
   %end = add i64 %address, %nbytes
   store i64 %address, ptr %span
-  %end_at = getelementptr i64, ptr %span, i64 1
-  store i64 %end, ptr %end_at
+  store i64 %end, ptr %span_end
   %ndim = load i64, ptr ${leaf.ndim}
   %from = getelementptr i64, ptr %header, i64 ${HEADER_SHAPE}
   br label %loop
@@ -189,7 +188,7 @@ bad:
   ret i1 false
 }
 
-define internal i1 @qd_pack_numpy(ptr %leaf, ptr %object, ptr %words, ptr %span) {
+define internal i1 @qd_pack_numpy(ptr %leaf, ptr %object, ptr %words, ptr %span, ptr %span_end) {
 entry:
   %type = load ptr, ptr ${object.type}
   %wanted_type = load ptr, ptr ${leaf.type}
@@ -262,8 +261,7 @@ done:
   %nbytes = mul i64 %stride, %itemsize
   %end = add i64 %address, %nbytes
   store i64 %address, ptr %span
-  %end_at = getelementptr i64, ptr %span, i64 1
-  store i64 %end, ptr %end_at
+  store i64 %end, ptr %span_end
   %small = icmp ult i64 %all, 2147483648
   ; memory of no bytes may be anywhere: the slow path decides where
   %some = icmp ne i64 %nbytes, 0
@@ -275,7 +273,7 @@ bad:
 """
 
 PACK_IR = """
-define internal i1 @qd_pack(ptr %plan, ptr %args, ptr %words, ptr %spans) {
+define internal i1 @qd_pack(ptr %plan, ptr %args, ptr %words, ptr %spans, ptr %ends) {
 entry:
   %count = load i64, ptr ${plan.leaf_count}
   %leaves = load ptr, ptr ${plan.leaves}
@@ -287,8 +285,8 @@ loop:
 body:
   %offset = mul i64 %n, ${leaf_nbytes}
   %leaf = getelementptr i8, ptr %leaves, i64 %offset
-  %span_index = mul i64 %n, 2
-  %span = getelementptr i64, ptr %spans, i64 %span_index
+  %span = getelementptr i64, ptr %spans, i64 %n
+  %span_end = getelementptr i64, ptr %ends, i64 %n
   %position = load i64, ptr ${leaf.argument}
   %object_at = getelementptr ptr, ptr %args, i64 %position
   %object = load ptr, ptr %object_at
@@ -304,10 +302,10 @@ real:
   %ok_real = call i1 @qd_pack_real(ptr %leaf, ptr %object, ptr %words)
   br label %next
 header:
-  %ok_header = call i1 @qd_pack_header(ptr %leaf, ptr %object, ptr %words, ptr %span)
+  %ok_header = call i1 @qd_pack_header(ptr %leaf, ptr %object, ptr %words, ptr %span, ptr %span_end)
   br label %next
 numpy:
-  %ok_numpy = call i1 @qd_pack_numpy(ptr %leaf, ptr %object, ptr %words, ptr %span)
+  %ok_numpy = call i1 @qd_pack_numpy(ptr %leaf, ptr %object, ptr %words, ptr %span, ptr %span_end)
   br label %next
 next:
   %ok = phi i1 [ %ok_integer, %integer ], [ %ok_real, %real ], [ %ok_header, %header ], [ %ok_numpy, %numpy ]
@@ -319,10 +317,10 @@ bad:
   ret i1 false
 }
 
-; true when no written array shares memory with any other one; scalars have the span (0, 0), which meets nothing
-define internal i1 @qd_disjoint(ptr %plan, ptr %spans) {
+; true when no written array shares memory with any other one. Four at a time, up to `padded`, a multiple of four;
+; scalars and what lies behind the last leaf have the span (0, 0), which meets nothing
+define internal i1 @qd_disjoint(ptr %plan, ptr %spans, ptr %ends, i64 %padded) {
 entry:
-  %count = load i64, ptr ${plan.leaf_count}
   %written_count = load i64, ptr ${plan.written_count}
   %written = load ptr, ptr ${plan.written}
   br label %outer
@@ -333,34 +331,41 @@ outer:
 one:
   %own_at = getelementptr i64, ptr %written, i64 %w
   %own = load i64, ptr %own_at
-  %own2 = mul i64 %own, 2
-  %a_at = getelementptr i64, ptr %spans, i64 %own2
+  %a_at = getelementptr i64, ptr %spans, i64 %own
   %a = load i64, ptr %a_at
-  %a_end_at = getelementptr i64, ptr %a_at, i64 1
+  %a_end_at = getelementptr i64, ptr %ends, i64 %own
   %a_end = load i64, ptr %a_end_at
+  %own1 = insertelement <4 x i64> poison, i64 %own, i64 0
+  %own4 = shufflevector <4 x i64> %own1, <4 x i64> poison, <4 x i32> zeroinitializer
+  %a1 = insertelement <4 x i64> poison, i64 %a, i64 0
+  %a4 = shufflevector <4 x i64> %a1, <4 x i64> poison, <4 x i32> zeroinitializer
+  %a_end1 = insertelement <4 x i64> poison, i64 %a_end, i64 0
+  %a_end4 = shufflevector <4 x i64> %a_end1, <4 x i64> poison, <4 x i32> zeroinitializer
   br label %inner
 inner:
-  ; no branch on the comparison: the pairs of one array overlap in the processor's pipeline
   %n = phi i64 [ 0, %one ], [ %n1, %compare ]
-  %any = phi i1 [ false, %one ], [ %any1, %compare ]
-  %n_more = icmp slt i64 %n, %count
+  %number = phi <4 x i64> [ <i64 0, i64 1, i64 2, i64 3>, %one ], [ %number1, %compare ]
+  %any = phi <4 x i1> [ zeroinitializer, %one ], [ %any1, %compare ]
+  %n_more = icmp slt i64 %n, %padded
   br i1 %n_more, label %compare, label %checked
 compare:
-  %n2 = mul i64 %n, 2
-  %b_at = getelementptr i64, ptr %spans, i64 %n2
-  %b = load i64, ptr %b_at
-  %b_end_at = getelementptr i64, ptr %b_at, i64 1
-  %b_end = load i64, ptr %b_end_at
-  %reaches = icmp ult i64 %a, %b_end
-  %reached = icmp ult i64 %b, %a_end
-  %both = and i1 %reaches, %reached
-  %other = icmp ne i64 %n, %own
-  %overlap = and i1 %both, %other
-  %any1 = or i1 %any, %overlap
-  %n1 = add i64 %n, 1
+  %b_at = getelementptr i64, ptr %spans, i64 %n
+  %b = load <4 x i64>, ptr %b_at, align 8
+  %b_end_at = getelementptr i64, ptr %ends, i64 %n
+  %b_end = load <4 x i64>, ptr %b_end_at, align 8
+  %reaches = icmp ult <4 x i64> %a4, %b_end
+  %reached = icmp ult <4 x i64> %b, %a_end4
+  %both = and <4 x i1> %reaches, %reached
+  %other = icmp ne <4 x i64> %number, %own4
+  %overlap = and <4 x i1> %both, %other
+  %any1 = or <4 x i1> %any, %overlap
+  %number1 = add <4 x i64> %number, <i64 4, i64 4, i64 4, i64 4>
+  %n1 = add i64 %n, 4
   br label %inner
 checked:
-  br i1 %any, label %no, label %outer_next
+  %bits = bitcast <4 x i1> %any to i4
+  %met = icmp ne i4 %bits, 0
+  br i1 %met, label %no, label %outer_next
 outer_next:
   %w1 = add i64 %w, 1
   br label %outer

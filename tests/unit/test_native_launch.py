@@ -288,6 +288,24 @@ def test_an_array_overlaps_itself_only_as_another_argument(slow: Slow) -> None:
     assert (fast.calls, safe.calls) == (1, 1)
 
 
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 9, 20])
+def test_the_overlap_guard_looks_at_every_pair(slow: Slow, count: int) -> None:
+    base = np.zeros(8 * count, np.float32)
+    for written in range(count):
+        fast, safe = capture(3 * count), capture(3 * count)
+        launcher = NativeLauncher(slow)
+        leaves = tuple(NumpyArgument(n, 3 * n, dt.f32, 1, written=n == written) for n in range(count))
+        variants = (fast.variant("no_overlap"), safe.variant())
+        launcher.install(LaunchPlan(count, leaves, [0] * 3 * count, (), variants))
+        apart = [base[8 * n : 8 * n + 8] for n in range(count)]
+        launcher.entry(*apart)
+        for other in range(count):
+            arrays = list(apart)
+            arrays[other] = apart[written]
+            launcher.entry(*arrays)
+        assert (fast.calls, safe.calls) == (2, count - 1)
+
+
 def test_extents(slow: Slow) -> None:
     kernel, launcher = capture(5, 5), NativeLauncher(slow)
     leaves = (
