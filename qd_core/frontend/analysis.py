@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from typing import Any
 
 __all__ = ["StatementFacts", "root_name"]
 
@@ -30,15 +31,18 @@ class StatementFacts:
         Loops with a `break` of their own.
     returns : set of node
         Statements that contain a `return`.
+    uses : dict of node to object
+        For loops that were asked about: how names are used (see `qd_core.frontend.reductions`).
     """
 
-    __slots__ = ("breaks", "jumps", "returns", "stores")
+    __slots__ = ("breaks", "jumps", "returns", "stores", "uses")
 
     def __init__(self, body: Sequence[ast.stmt]) -> None:
         self.stores: dict[ast.AST, set[str]] = {}
         self.jumps: set[ast.AST] = set()
         self.breaks: set[ast.AST] = set()
         self.returns: set[ast.AST] = set()
+        self.uses: dict[ast.AST, Any] = {}
         self._block(body, set(), None)
 
     def _block(self, body: Sequence[ast.stmt], stores: set[str], loop: ast.AST | None) -> tuple[bool, bool]:

@@ -18,7 +18,7 @@ from qd_core.frontend.values import MatrixValue, describe, is_number
 from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Value
 
-__all__ = ["as_condition", "as_matrix", "as_scalar", "binary", "cast", "compare", "elementwise", "promote_all", "to_runtime", "unary"]
+__all__ = ["as_condition", "as_matrix", "as_scalar", "binary", "cast", "compare", "converted", "elementwise", "promote_all", "to_runtime", "unary"]
 
 Scalar = Value
 Binary = Callable[[Lowering, Any, Value, Value], Value]
@@ -122,6 +122,11 @@ def cast(ctx: Lowering, x: Any, dtype: DType, node: ast.AST | None = None) -> An
             return value
         return MatrixValue(value.shape, [ctx.builder.cast(v, dtype) for v in value.items], dtype)
     return ctx.builder.cast(value, dtype)
+
+
+def converted(ctx: Lowering, x: Any, dtype: DType, node: ast.AST | None = None) -> Value:
+    """Convert a scalar for a store: other than in an explicit cast, a literal has its default type first."""
+    return ctx.builder.cast(as_scalar(ctx, x, node), dtype)
 
 
 def _from_literal(ctx: Lowering, x: int, dtype: DType) -> Value:

@@ -9,7 +9,7 @@ from typing import Any
 
 from qd_core import dtypes as dt
 from qd_core.errors import QuadrantsIndexError
-from qd_core.frontend.arithmetic import as_matrix, as_scalar, cast, to_runtime
+from qd_core.frontend.arithmetic import cast, converted, to_runtime
 from qd_core.frontend.context import Lowering
 from qd_core.frontend.values import ArrayRef, MatrixValue, describe
 from qd_core.ir.build import constant_of
@@ -133,14 +133,14 @@ def load_element(ctx: Lowering, array: ArrayRef, indices: Sequence[Value], node:
 def element_like(ctx: Lowering, array: ArrayRef, shape: tuple[int, ...], value: Any, node: ast.AST) -> list[Value]:
     """Return the scalars of ``value`` converted to an element (component) of shape ``shape``; scalars are broadcast."""
     if not shape:
-        return [cast(ctx, value if not isinstance(value, MatrixValue) else as_scalar(ctx, value, node), array.dtype, node)]
+        return [converted(ctx, value, array.dtype, node)]
     size = 1
     for n in shape:
         size *= n
     value = to_runtime(ctx, value, node)
     if not isinstance(value, MatrixValue):
         return [cast(ctx, value, array.dtype, node)] * size
-    value = as_matrix(ctx, value, node, array.dtype)
+    value = cast(ctx, value, array.dtype, node)
     if value.shape != shape and not (len(value.items) == size and (value.shape, shape) in (((size,), (size, 1)), ((size, 1), (size,)))):
         ctx.type_error(f"cannot store {describe(value)} in an element of shape {shape} of {array.name!r}", node)
     return list(value.items)

@@ -208,11 +208,10 @@ class Lowering:
 
     def python_object(self, value: Any, name: str) -> Any:
         """Return ``value`` itself, or a reference to the array it is."""
-        if isinstance(value, type) or not isinstance(value, Capturable):
-            return value
-        return self.capture(value, name)
+        captures = hasattr(value, "__qd_capture__") and not isinstance(value, type)
+        return self.capture(value, name) if captures else value
 
-    def capture(self, value: Any, name: str) -> ArrayRef:
+    def capture(self, value: Capturable, name: str) -> ArrayRef:
         """Return a reference to an array outside the kernel, as a parameter."""
         known = self._captures.get(id(value))
         if known is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from qd_core.dtypes import DType
 from qd_core.frontend.annotations import NdarrayType, Template
-from qd_core.frontend.arithmetic import cast
+from qd_core.frontend.arithmetic import converted
 from qd_core.frontend.constructors import convert_to
 from qd_core.frontend.context import Frame, Lowering
 from qd_core.frontend.functions import BoundFunc, Func
@@ -67,7 +67,7 @@ def _result(ctx: Lowering, node: ast.AST, frame: Frame) -> Any:
 def _converted(ctx: Lowering, node: ast.AST, kind: Any, value: Any) -> Any:
     if kind is None:
         return value
-    return cast(ctx, value, kind, node) if isinstance(kind, DType) else convert_to(ctx, kind, value, node)
+    return converted(ctx, value, kind, node) if isinstance(kind, DType) else convert_to(ctx, kind, value, node)
 
 
 # -- arguments ----------------------------------------------------------------------------------------------------------

@@ -392,7 +392,7 @@ def _iterations(ctx: Lowering, node: ast.For, items: Sequence[Any]) -> None:
 def _guarded_iterations(ctx: Lowering, node: ast.For, go: Value, items: Sequence[Any]) -> None:
     """The remaining iterations inside a run-time `if`: a loop with the condition as its only statement's guard."""
     rest = _Unrolled(node, items)
-    conditional(ctx, go, [rest], (), node, last=True)
+    conditional(ctx, go, [rest], (), node, last=True, known=GO)
 
 
 class _Unrolled(ast.stmt):

@@ -12,7 +12,7 @@ from qd_core.dtypes import DType
 from qd_core.errors import QuadrantsSyntaxError, format_span
 from qd_core.frontend import calls, expressions, inline, intrinsics, loops, messages, statements  # noqa: F401  (they fill the tables)
 from qd_core.frontend.annotations import MatrixType, StructType
-from qd_core.frontend.arithmetic import cast
+from qd_core.frontend.arithmetic import converted
 from qd_core.frontend.constructors import convert_to
 from qd_core.frontend.context import LowerOptions, Lowering
 from qd_core.frontend.signature import ArgType, ArrayArg, KernelInfo, MatrixArg, ScalarArg, StructArg, TemplateArg, annotated_type, return_types
@@ -175,7 +175,7 @@ def _store_result(ctx: Lowering, kind: Any, value: Any, path: str, node: Any) ->
         value = convert_to(ctx, kind, value, node)
         spec = (path, "matrix", value.dtype.name, value.shape)
     else:
-        value = cast(ctx, value, kind, node)
+        value = converted(ctx, value, kind, node)
         spec = (path, "scalar", kind.name, ())
     scalars: list[Value] = []
     flatten(value, scalars)

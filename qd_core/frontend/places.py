@@ -12,7 +12,7 @@ from typing import Any
 
 from qd_core import dtypes as dt
 from qd_core.errors import QuadrantsIndexError
-from qd_core.frontend.arithmetic import as_matrix, as_scalar, cast, to_runtime
+from qd_core.frontend.arithmetic import as_matrix, as_scalar, cast, converted, to_runtime
 from qd_core.frontend.arrays import atomic_element, load_element, resolve_indices, store_element
 from qd_core.frontend.attributes import attribute_of, swizzle_of
 from qd_core.frontend.context import Lowering, Racy
@@ -291,7 +291,7 @@ def component_set(ctx: Lowering, value: MatrixValue, index: tuple[Index, ...], n
     """Copy of a matrix with one component (or row) replaced."""
     items = list(value.items)
     width = 1 if len(index) == len(value.shape) else value.shape[1]
-    fresh = [cast(ctx, v, value.dtype, node) for v in spread(ctx, new, width, node)]
+    fresh = [converted(ctx, v, value.dtype, node) for v in spread(ctx, new, width, node)]
     for k, old in enumerate(items):
         row, column = divmod(k, value.shape[1]) if len(value.shape) == 2 else (k, 0)
         position = (row, column)[: len(index)]
@@ -335,7 +335,7 @@ def _step_set(ctx: Lowering, value: Any, steps: tuple[Step, ...], new: Any, node
     if kind == "swizzle":
         items = list(value.items)
         for k, v in zip(which, spread(ctx, new, len(which), node), strict=True):
-            items[k] = cast(ctx, v, value.dtype, node)
+            items[k] = converted(ctx, v, value.dtype, node)
         return MatrixValue(value.shape, items, value.dtype)
     if kind == "member":
         return value.replace(which, convert_like(ctx, value.members[which], new, node))
@@ -378,7 +378,7 @@ def _convert_scalar(ctx: Lowering, current: Value, value: Any, node: ast.AST) ->
         return ctx.builder.cast(value, current.type)
     if isinstance(value, (MatrixValue, list, tuple, StructValue)) or hasattr(value, "__qd_matrix__"):
         ctx.type_error(f"cannot assign {describe(value)} to a variable of type {current.type.name}", node, why="the first assignment fixes the type of a variable")
-    return cast(ctx, value, current.type, node)
+    return converted(ctx, value, current.type, node)
 
 
 def _convert_matrix(ctx: Lowering, current: MatrixValue, value: Any, node: ast.AST) -> MatrixValue:

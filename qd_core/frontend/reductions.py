@@ -8,7 +8,8 @@ other assignment in the loop is private to an iteration.
 from __future__ import annotations
 
 import ast
-from typing import Any
+from collections import Counter
+from dataclasses import dataclass
 
 from qd_core import dtypes as dt
 from qd_core.frontend.context import Lowering
@@ -40,13 +41,9 @@ class Reductions:
     def find(ctx: Lowering, node: ast.For) -> Reductions:
         """Return the reductions of a loop: run-time variables that it accumulates into and uses in no other way."""
         names = ctx.scope.names
-        stores = ctx.frames[-1].info.facts.stores[node]
-        wanted = sorted(n for n in stores if isinstance(names.get(n), (Value, MatrixValue)) and n not in ctx.scope.readonly)
-        wanted += [n for n in _atomic_names(node) if n not in wanted and isinstance(names.get(n), (Value, MatrixValue))]
-        if not wanted:
-            return Reductions([])
-        uses = _uses(node, set(wanted))
-        return Reductions([n for n in wanted if not uses[n]])
+        uses = _uses(ctx, node)
+        wanted = [n for n in uses.accumulated if uses.total[n] == uses.accumulated[n] and isinstance(names.get(n), (Value, MatrixValue))]
+        return Reductions(sorted(n for n in wanted if n not in ctx.scope.readonly))
 
     def enter(self, ctx: Lowering) -> None:
         """Store the current values in temporaries."""
@@ -89,25 +86,31 @@ def _atomic_call(node: ast.AST) -> str | None:
     return node.args[0].id if called.startswith("atomic_") else None
 
 
-def _atomic_names(node: ast.For) -> list[str]:
-    return sorted({n for inner in _all(node) if (n := _atomic_call(inner)) is not None})
+@dataclass(slots=True)
+class Uses:
+    """How often names occur in a loop's body, and how often as what is accumulated into."""
+
+    total: Counter[str]
+    accumulated: Counter[str]
 
 
-def _uses(node: ast.For, wanted: set[str]) -> dict[str, Any]:
-    """Count how often each name occurs beyond its accumulations."""
-    counts = dict.fromkeys(wanted, 0)
-    for inner in _all(node):
-        if isinstance(inner, ast.Name) and inner.id in wanted:
-            counts[inner.id] += 1
-        target = inner.target if isinstance(inner, ast.AugAssign) and isinstance(inner.op, _OPERATORS) else None
-        if isinstance(target, ast.Name) and target.id in wanted:
-            counts[target.id] -= 1
-        called = _atomic_call(inner)
-        if called in wanted:
-            counts[called] -= 1  # type: ignore[index]
-    return counts
+def _uses(ctx: Lowering, node: ast.For) -> Uses:
+    """Count names in the body of a loop; once for each loop of a source."""
+    known = ctx.frames[-1].info.facts.uses
+    uses = known.get(node)
+    if uses is None:
+        uses = known[node] = _count(node)
+    return uses
 
 
-def _all(node: ast.For) -> Any:
+def _count(node: ast.For) -> Uses:
+    uses = Uses(Counter(), Counter())
     for statement in node.body:
-        yield from ast.walk(statement)
+        for inner in ast.walk(statement):
+            if isinstance(inner, ast.Name):
+                uses.total[inner.id] += 1
+            elif isinstance(inner, ast.AugAssign) and isinstance(inner.op, _OPERATORS) and isinstance(inner.target, ast.Name):
+                uses.accumulated[inner.target.id] += 1
+            elif (called := _atomic_call(inner)) is not None:
+                uses.accumulated[called] += 1
+    return uses

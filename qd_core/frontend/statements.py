@@ -48,17 +48,17 @@ def _goes_on(ctx: Lowering, rest: Sequence[ast.stmt], last: bool) -> bool:
     if known is not None:
         return bool(known)
     if rest:
-        conditional(ctx, live, rest, (), rest[0], last=last, resumed=True)
+        conditional(ctx, live, rest, (), rest[0], last=last, known=LIVE)
     return False
 
 
-def run_block(ctx: Lowering, body: Sequence[ast.stmt], last: bool = False, resumed: bool = False) -> tuple[Region, dict[str, Any]]:
+def run_block(ctx: Lowering, body: Sequence[ast.stmt], last: bool = False, known: str = "") -> tuple[Region, dict[str, Any]]:
     """Lower statements in a region and a block of their own; return the region and what they changed outside."""
     ctx.scope.push()
     with ctx.builder.inside() as region, ctx.runtime_block():
         try:
-            if resumed:
-                ctx.scope.update(LIVE, ctx.builder.const(dt.u1, True))
+            if known:
+                ctx.scope.update(known, ctx.builder.const(dt.u1, True))
             block(ctx, body, last=last)
         finally:
             changed = ctx.scope.pop()
@@ -67,12 +67,12 @@ def run_block(ctx: Lowering, body: Sequence[ast.stmt], last: bool = False, resum
     return region, changed
 
 
-def conditional(ctx: Lowering, condition: Value, body: Sequence[ast.stmt], orelse: Sequence[ast.stmt], node: ast.AST, *, last: bool = False, resumed: bool = False) -> None:
+def conditional(ctx: Lowering, condition: Value, body: Sequence[ast.stmt], orelse: Sequence[ast.stmt], node: ast.AST, *, last: bool = False, known: str = "") -> None:
     """Lower a run-time choice between two blocks; variables that either changes get their merged value.
 
-    ``resumed``: the condition is that the iteration is live, so inside it is.
+    ``known``: the pseudo-variable that is the condition, so that it is true inside.
     """
-    then, changed = run_block(ctx, body, last, resumed)
+    then, changed = run_block(ctx, body, last, known)
     otherwise, changed_else = run_block(ctx, orelse, last)
     names = [*changed, *(n for n in changed_else if n not in changed)]
     pairs: list[tuple[Value, Value]] = []

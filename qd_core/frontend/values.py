@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from qd_core.dtypes import DType
 from qd_core.frontend.annotations import MatrixType, StructType
@@ -127,7 +127,6 @@ class ArrayRef:
         return self.param.type.dtype
 
 
-@runtime_checkable
 class Capturable(Protocol):
     """A Python object outside the kernel that is an array in memory: a field, or an ndarray held by an object.
 
