@@ -1,1 +1,90 @@
-"""qd-core: parallel Python kernels with exact gradients, on pluggable backends."""
+"""qd-core: parallel Python kernels with exact gradients, on pluggable backends.
+
+`import qd_core as qd`, then `qd.init()`, `@qd.kernel`, `qd.ndarray`. Names are loaded when they are first used: importing the package
+loads neither a compiler nor a plugin.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from qd_core import errors
+from qd_core.dtypes import f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
+from qd_core.errors import (
+    QuadrantsAssertionError,
+    QuadrantsCompilationError,
+    QuadrantsIndexError,
+    QuadrantsNameError,
+    QuadrantsRuntimeError,
+    QuadrantsRuntimeTypeError,
+    QuadrantsSyntaxError,
+    QuadrantsTypeError,
+)
+
+if TYPE_CHECKING:
+    from qd_core.api import ad, types
+    from qd_core.api.create import ndarray
+    from qd_core.api.init import init, reset, sync
+    from qd_core.api.kernel import kernel
+    from qd_core.api.matrix import Matrix, Vector
+    from qd_core.api.ops import *  # noqa: F403
+    from qd_core.runtime.interop import with_grad
+
+int8, int16, int32, int64 = i8, i16, i32, i64
+uint1, uint8, uint16, uint32, uint64 = u1, u8, u16, u32, u64
+float16, float32, float64 = f16, f32, f64
+
+_LAZY: dict[str, str] = {
+    **dict.fromkeys(("init", "reset", "sync"), "qd_core.api.init"),
+    **dict.fromkeys(("kernel", "Kernel"), "qd_core.api.kernel"),
+    **dict.fromkeys(("Matrix", "Vector"), "qd_core.api.matrix"),
+    "ndarray": "qd_core.api.create",
+    "with_grad": "qd_core.runtime.interop",
+    **dict.fromkeys(("Ndarray", "ScalarNdarray", "VectorNdarray", "MatrixNdarray"), "qd_core.runtime.array"),
+    **dict.fromkeys(("Template", "template"), "qd_core.api.types"),
+}
+_SUBMODULES = ("ad", "types", "math", "simt", "algorithms", "tools", "profiler")
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name at its first use."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    value = _find(name)
+    globals()[name] = value
+    return value
+
+
+def _find(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is not None:
+        return getattr(import_module(module), name)
+    if name in _SUBMODULES:
+        try:
+            return import_module(f"qd_core.api.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"qd_core.api.{name}":
+                raise
+    ops = import_module("qd_core.api.ops")
+    if name in ops.__all__:
+        return getattr(ops, name)
+    from qd_core.api.arch import arch_named, gpu
+
+    arch = gpu() if name == "gpu" else arch_named(name)
+    if arch is None:
+        raise AttributeError(f"module 'qd_core' has no attribute {name!r}")
+    return arch
+
+
+def __dir__() -> list[str]:
+    ops = import_module("qd_core.api.ops")
+    return sorted({*globals(), *_LAZY, *ops.__all__})
+
+
+__all__ = [
+    "Matrix", "QuadrantsAssertionError", "QuadrantsCompilationError", "QuadrantsIndexError", "QuadrantsNameError", "QuadrantsRuntimeError",
+    "QuadrantsRuntimeTypeError", "QuadrantsSyntaxError", "QuadrantsTypeError", "Vector", "ad", "errors", "f16", "f32", "f64", "float16",
+    "float32", "float64", "i16", "i32", "i64", "i8", "init", "int16", "int32", "int64", "int8", "kernel", "ndarray", "reset", "sync", "types",
+    "u1", "u16", "u32", "u64", "u8", "uint1", "uint16", "uint32", "uint64", "uint8", "with_grad",
+]  # fmt: skip

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from qd_core.api.matrix import Matrix
 from qd_core.api.binding import Bound, bind_argument, bind_call
 from qd_core.autodiff.forward import forward
 from qd_core.autodiff.reverse import reverse
@@ -131,7 +132,7 @@ class Kernel:
 def results_of(function: Function) -> Results | None:
     """How to rebuild the kernel's value; None when it returns nothing."""
     specs = function.attrs.get("returns")
-    return Results(specs, function.attrs["return_tuple"], matrix_from, struct_from) if specs else None
+    return Results(specs, function.attrs["return_tuple"], Matrix, dict) if specs else None
 
 
 def lower_options(options: Options) -> LowerOptions:
