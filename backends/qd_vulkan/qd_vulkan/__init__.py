@@ -1,0 +1,5 @@
+"""Vulkan compute as a backend of qd-core."""
+
+from qd_vulkan.backend import VulkanBackend
+
+__all__ = ["VulkanBackend"]

@@ -1,0 +1,91 @@
+"""The plugin's entry point."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from qd_core.backend.contract import Availability, Backend, Compiler, ContractVersion, Device, DeviceInfo, Target
+from qd_core.errors import BackendUnavailableError
+from qd_vulkan.facts import BASE, memory_nbytes, target_of
+from qd_vulkan.instance import Instance, instance
+
+if TYPE_CHECKING:
+    from qd_vulkan.instance import Physical
+
+__all__ = ["VulkanBackend"]
+
+_REMEDY = "install the driver of the device (on Linux also libvulkan1; Mesa's lavapipe, mesa-vulkan-drivers, runs on any CPU)"
+
+
+class VulkanBackend(Backend):
+    """Vulkan compute as `qd.vulkan`."""
+
+    name = "vulkan"
+    contract = ContractVersion(0, 1)
+    priority = 50
+
+    def probe(self) -> Availability:
+        """Whether a loader, a driver and a device with what is needed are there."""
+        found = instance()
+        if isinstance(found, str):
+            return Availability(False, found, _REMEDY)
+        if self._physical(found):
+            return Availability(True)
+        return Availability(False, _why_none(found), _REMEDY)
+
+    def _physical(self, found: Instance) -> list[Physical]:
+        usable = [p for p in found.physical_devices() if not p.missing]
+        usable.sort(key=lambda p: _RANK.get(p.properties.deviceType, 9))
+        return _visible(usable)
+
+    def targets(self) -> Sequence[Target]:
+        """A target with every optional type, then those of the devices here."""
+        return (BASE, *(info.target for info in self.devices()))
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        """Usable devices, discrete GPUs first, CPUs last."""
+        found = instance()
+        if isinstance(found, str):
+            return ()
+        return tuple(DeviceInfo(n, p.name, target_of(p), memory_nbytes(p)) for n, p in enumerate(self._physical(found)))
+
+    def compiler(self, target: Target) -> Compiler:
+        """Return a compiler."""
+        from qd_vulkan.compiler import VulkanCompiler
+
+        return VulkanCompiler(target)
+
+    def open(self, info: DeviceInfo, options: Mapping[str, Any]) -> Device:
+        """Open a device."""
+        from qd_vulkan.device import VulkanDevice
+
+        found = instance()
+        if isinstance(found, str):
+            raise BackendUnavailableError(found, backend=self.name, hint=_REMEDY)
+        return VulkanDevice(found, self._physical(found)[info.index], info, options)
+
+
+_RANK = {2: 0, 1: 1, 3: 2, 0: 3, 4: 4}
+"""Order of device types: discrete, integrated, virtual, other, CPU."""
+
+
+def _visible(devices: list[Physical]) -> list[Physical]:
+    """Devices that ``QD_VISIBLE_DEVICE`` names by position or by a part of the name, in its order; all where it is not set."""
+    chosen = os.environ.get("QD_VISIBLE_DEVICE", "").strip()
+    if not chosen:
+        return devices
+    result: list[Physical] = []
+    for word in (w.strip() for w in chosen.split(",")):
+        named = [devices[int(word)]] if word.isdigit() and int(word) < len(devices) else [d for d in devices if word.lower() in d.name.lower()]
+        result += [d for d in named if d not in result]
+    return result
+
+
+def _why_none(found: Instance) -> str:
+    lacking = [f"{p.name} lacks {', '.join(p.missing)}" for p in found.physical_devices() if p.missing]
+    if lacking:
+        return "no usable Vulkan device: " + "; ".join(lacking)
+    chosen = os.environ.get("QD_VISIBLE_DEVICE")
+    return f"no Vulkan device is among QD_VISIBLE_DEVICE={chosen!r}" if chosen else "no Vulkan device"

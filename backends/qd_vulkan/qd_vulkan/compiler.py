@@ -1,0 +1,106 @@
+"""Programs to SPIR-V."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from qd_core.backend.contract import ArgumentABI, Artifact, CompileOptions, Compiler, Target, TaskEntry
+from qd_core.codegen.spirv.layout import ArgumentLayout
+from qd_core.codegen.spirv.task import TaskCode, emit_task
+from qd_core.codegen.spirv.text import disassemble
+from qd_core.errors import LaunchError
+from qd_core.ir.nodes import ArrayType, Param, Role
+from qd_core.ir.program import DeviceWord, Program, Task, accesses
+from qd_core.ir.rewrite import walk
+from qd_core.passes.legalize import legalize
+from qd_vulkan.facts import spirv_target
+
+__all__ = ["FORMAT", "Code", "VulkanCompiler", "unpack"]
+
+FORMAT = "qd-spirv-1"
+_EMITTER_VERSION = 1
+
+
+class VulkanCompiler(Compiler):
+    """Emits one SPIR-V module a task.
+
+    Parameters
+    ----------
+    target : Target
+        One of the backend's targets.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target, self.spirv = target, spirv_target(target)
+        lanes = target.capabilities.limit("lanes") or 1
+        self.abi = ArgumentABI("address", 8 * self.spirv.push_words, lanes, self.spirv.max_group)
+
+    def identity(self) -> str:
+        """Format, emitter and all features of the target."""
+        return f"{FORMAT} emitter {_EMITTER_VERSION} {self.target.name} {' '.join(self.target.features)}"
+
+    def pipeline(self) -> Sequence[Callable[[Program], Program]]:
+        """Elementary functions become IR: a driver's own may be off by far more than their bounds, and f64 has none."""
+        return (legalize,)
+
+    def compile(self, program: Program, options: CompileOptions) -> Artifact:
+        """Return the modules of all tasks in one blob; `UnsupportedError` where the target lacks something."""
+        codes = [emit_task(program, n, self.spirv, options) for n in range(len(program.tasks))]
+        entries = tuple(_entry(program, n, task, code) for n, (task, code) in enumerate(zip(program.tasks, codes, strict=True)))
+        wants_text = dict(options.extra).get("stages") == "1"
+        stages = {f"spirv {e.symbol}": disassemble(c.binary) for e, c in zip(entries, codes, strict=True)} if wants_text else {}
+        return Artifact(FORMAT, _pack(program, ArgumentLayout.of(program, self.spirv), codes), entries, program.sites, stages)
+
+
+def _entry(program: Program, number: int, task: Task, code: TaskCode) -> TaskEntry:
+    position: dict[Param, int] = {p: n for n, p in enumerate(program.params)}
+    reads, writes = accesses(task.body)
+    reads |= {e.param for e in task.extents if isinstance(e, DeviceWord)}
+    if any(n.op.name in ("check", "print") for n in walk(task.body)):
+        writes |= {p for p in program.params if p.role is Role.LOG}
+    uses, written = (tuple(sorted(position[p] for p in group)) for group in (reads | writes, writes))
+    return TaskEntry(f"{task.name}.{number}", task.extents, uses, written, tuple(range(number)), (code.group,))
+
+
+# -- container --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What a blob holds.
+
+    ``words`` are those that core packs, ``extents`` the number of extents after them; ``leaves`` maps positions among the
+    parameters to positions among the array leaves.
+    """
+
+    words: int
+    extents: int
+    inline: bool
+    pooled: bool
+    leaves: tuple[int, ...]
+    tasks: tuple[TaskCode, ...]
+
+
+def _pack(program: Program, layout: ArgumentLayout, codes: Sequence[TaskCode]) -> bytes:
+    arrays = [isinstance(p.type, ArrayType) for p in program.params]
+    head = {
+        "words": layout.extents, "extents": sum(len(t.extents) for t in program.tasks), "inline": layout.inline, "pooled": layout.pool is not None,
+        "leaves": [sum(arrays[:n]) if array else -1 for n, array in enumerate(arrays)],
+        "tasks": [[len(c.binary), c.form, c.group, c.pooled] for c in codes],
+    }  # fmt: skip
+    text = json.dumps(head).encode()
+    return struct.pack("<I", len(text)) + text + b"".join(c.binary for c in codes)
+
+
+def unpack(artifact: Artifact) -> Code:
+    """Read a blob; `LaunchError` for another format."""
+    if artifact.format != FORMAT:
+        raise LaunchError(f"an artifact of format {artifact.format!r} is no SPIR-V", why=f"this device loads {FORMAT!r}")
+    (length,) = struct.unpack_from("<I", artifact.blob)
+    head = json.loads(artifact.blob[4 : 4 + length])
+    at, tasks = 4 + length, list[TaskCode]()
+    for nbytes, form, group, pooled in head["tasks"]:
+        tasks.append(TaskCode(artifact.blob[at : at + nbytes], form, group, pooled))
+        at += nbytes
+    return Code(head["words"], head["extents"], head["inline"], head["pooled"], tuple(head["leaves"]), tuple(tasks))

@@ -1,0 +1,228 @@
+"""An open device: memory, code, and its one queue."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from qd_core.backend.contract import Address, Artifact, Buffer, BufferRef, Device, DeviceInfo, HostSpan, Module, Stream
+from qd_core.errors import ClosedError, DeviceFault
+from qd_vulkan import binding as vk
+from qd_vulkan.commands import Commands
+from qd_vulkan.instance import chain
+from qd_vulkan.loader import Table, VulkanError, strings
+from qd_vulkan.memory import Allocation, Heap, memory_type
+from qd_vulkan.module import VulkanModule
+from qd_vulkan.pipeline_cache import load_cache, store_cache
+from qd_vulkan.ring import Ring
+from qd_vulkan.stream import VulkanStream
+
+if TYPE_CHECKING:
+    from qd_vulkan.instance import Instance, Physical
+
+__all__ = ["VulkanDevice"]
+
+PUSH_NBYTES = 128
+ARGUMENTS_NBYTES = 4 << 20
+STAGING_NBYTES = 16 << 20
+POOL_NBYTES = 64 << 20
+_UNIFIED = (1, 4)
+"""Device types whose memory is the host's: integrated GPUs and CPUs."""
+
+
+class VulkanDevice(Device):
+    """A logical device with one queue.
+
+    Parameters
+    ----------
+    instance : Instance
+        Kept open as long as the device.
+    physical : Physical
+        What to open.
+    info : DeviceInfo
+        Its description.
+    options : mapping
+        ``offline_cache`` keeps compiled pipelines on disk.
+    """
+
+    def __init__(self, instance: Instance, physical: Physical, info: DeviceInfo, options: Mapping[str, Any]) -> None:
+        self.instance, self.physical, self.info = instance, physical, info
+        self.capabilities = info.target.capabilities
+        self.lock = threading.RLock()
+        self.closed = False
+        self._cached = bool(options.get("offline_cache", True))
+        self.handle = self._create()
+        resolve = instance.functions.GetDeviceProcAddr
+        self.f = Table(lambda name: resolve(self.handle, name), vk.DEVICE_FUNCTIONS)
+        queue = ctypes.c_void_p()
+        self.f.GetDeviceQueue(self.handle, physical.queue_family, 0, ctypes.byref(queue))
+        assert queue.value
+        self.commands = Commands(self.f, self.handle, queue.value, physical.queue_family)
+        self.layout = self._layout()
+        self.cache = load_cache(self.f, self.handle, physical) if self._cached else load_cache(self.f, self.handle, None)
+        self._heaps()
+        self._doomed: list[tuple[int, Allocation]] = []
+        self._modules: weakref.WeakSet[VulkanModule] = weakref.WeakSet()
+        self._pool: Allocation | None = None
+        self.default_stream = VulkanStream(self)
+
+    # -- opening --------------------------------------------------------------------------------------------------------
+    def _create(self) -> int:
+        p = self.physical
+        priority = ctypes.c_float(1.0)
+        queue = vk.make(vk.DeviceQueueCreateInfo, queueFamilyIndex=p.queue_family, queueCount=1, pQueuePriorities=ctypes.addressof(priority))
+        wanted = [e for e in ("VK_KHR_portability_subset", "VK_EXT_shader_atomic_float") if e in p.extensions]
+        names = strings(wanted)
+        features = self._features("VK_EXT_shader_atomic_float" in wanted)
+        info = vk.make(
+            vk.DeviceCreateInfo, pNext=ctypes.addressof(features[0]), queueCreateInfoCount=1, pQueueCreateInfos=ctypes.addressof(queue),
+            enabledExtensionCount=len(wanted), ppEnabledExtensionNames=ctypes.addressof(names),
+        )  # fmt: skip
+        handle = ctypes.c_void_p()
+        self.instance.functions.CreateDevice(p.handle, ctypes.byref(info), None, ctypes.byref(handle))
+        assert handle.value
+        return handle.value
+
+    def _features(self, atomic_float: bool) -> list[Any]:
+        """Structures that turn on what the target claims, and nothing else."""
+        p = self.physical
+        basic, f11, f12 = (vk.make(k) for k in (vk.PhysicalDeviceFeatures2, vk.PhysicalDeviceVulkan11Features, vk.PhysicalDeviceVulkan12Features))
+        for name in ("shaderFloat64", "shaderInt64", "shaderInt16"):
+            setattr(basic.features, name, getattr(p.features, name))
+        f11.storageBuffer16BitAccess = p.features11.storageBuffer16BitAccess
+        for name in ("storageBuffer8BitAccess", "shaderBufferInt64Atomics", "shaderFloat16", "shaderInt8", "timelineSemaphore", "bufferDeviceAddress"):
+            setattr(f12, name, getattr(p.features12, name))
+        features = [basic, f11, f12]
+        if atomic_float:
+            floats = vk.make(vk.PhysicalDeviceShaderAtomicFloatFeatures)
+            for bits in (32, 64):
+                for name in (f"shaderBufferFloat{bits}Atomics", f"shaderBufferFloat{bits}AtomicAdd"):
+                    setattr(floats, name, getattr(p.atomic_float, name))
+            features.append(floats)
+        chain(*features)
+        return features
+
+    def _layout(self) -> int:
+        pushed = vk.PushConstantRange(vk.STAGE_COMPUTE, 0, PUSH_NBYTES)
+        info = vk.make(vk.PipelineLayoutCreateInfo, pushConstantRangeCount=1, pPushConstantRanges=ctypes.addressof(pushed))
+        layout = ctypes.c_uint64()
+        self.f.CreatePipelineLayout(self.handle, ctypes.byref(info), None, ctypes.byref(layout))
+        return layout.value
+
+    def _heaps(self) -> None:
+        staging = os.environ.get("QD_VULKAN_STAGING", "0") not in ("", "0")
+        host = vk.MEMORY_HOST_VISIBLE | vk.MEMORY_HOST_COHERENT
+        unified = memory_type(self.physical, vk.MEMORY_DEVICE_LOCAL | host, vk.MEMORY_HOST_CACHED)
+        shared = self.physical.properties.deviceType in _UNIFIED and unified is not None and not staging
+        local = unified if shared else memory_type(self.physical, vk.MEMORY_DEVICE_LOCAL)
+        visible = memory_type(self.physical, host, vk.MEMORY_HOST_CACHED)
+        assert local is not None
+        assert visible is not None
+        self.memory = Heap(self.f, self.handle, local, shared)
+        self.host_memory = Heap(self.f, self.handle, visible, True)
+        self.arguments = Ring(self.host_memory.allocate(ARGUMENTS_NBYTES), self.commands)
+        self.staging = Ring(self.host_memory.allocate(STAGING_NBYTES), self.commands)
+
+    # -- errors -----------------------------------------------------------------------------------------------------------
+    @contextmanager
+    def guard(self, what: str, kernel: str = "") -> Iterator[None]:
+        """Hold the device; turn a failed call into a `DeviceFault` that names the kernels since the last good wait."""
+        with self.lock:
+            if self.closed:
+                raise ClosedError(f"the device {self.info.name!r} was closed")
+            try:
+                yield
+            except VulkanError as error:
+                raise self.default_stream.fault(f"{what}{f' of {kernel}' if kernel else ''}", error) from error
+
+    def place(self, ref: BufferRef) -> Allocation:
+        """Return the memory of a buffer; `DeviceFault` for a freed one or another device's."""
+        if ref.buffer.device is not self:
+            raise DeviceFault(f"a buffer of another device is used on {self.info.name!r}")
+        if ref.buffer.freed:
+            raise DeviceFault("a freed buffer is used")
+        if ref.offset < 0 or ref.offset + ref.nbytes > ref.buffer.nbytes:
+            raise DeviceFault(f"bytes {ref.offset} to {ref.offset + ref.nbytes} are outside a buffer of {ref.buffer.nbytes} bytes")
+        return ref.buffer.handle
+
+    # -- memory -----------------------------------------------------------------------------------------------------------
+    def allocate(self, nbytes: int, *, alignment: int = 256, stream: Stream | None = None) -> Buffer:
+        """Allocate memory."""
+        with self.guard("an allocation"):
+            self.reclaim()
+            try:
+                allocation = self.memory.allocate(nbytes, alignment)
+            except DeviceFault:
+                if not self._doomed:
+                    raise
+                self.default_stream.synchronize()  # memory of freed buffers comes back with the work that used it
+                allocation = self.memory.allocate(nbytes, alignment)
+            return Buffer(self, nbytes, handle=allocation)
+
+    def free(self, buffer: Buffer, *, after: Stream | None = None) -> None:
+        """Free a buffer once the work recorded so far is done."""
+        if buffer.freed:
+            raise DeviceFault("a buffer is freed twice")
+        buffer.freed = True
+        with self.lock:
+            if not self.closed:
+                self._doomed.append((self.commands.pending, buffer.handle))
+
+    def reclaim(self) -> None:
+        """Return the memory of freed buffers whose work is done."""
+        if not self._doomed:
+            return
+        completed = self.commands.poll()
+        done = [a for value, a in self._doomed if value <= completed]
+        self._doomed = [d for d in self._doomed if d[0] > completed]
+        for allocation in done:
+            self.memory.free(allocation)
+
+    def address(self, ref: BufferRef) -> Address:
+        """Device address."""
+        return Address(self.place(ref).address + ref.offset)
+
+    def host_view(self, ref: BufferRef) -> HostSpan | None:
+        """The same memory for the host, where the device's memory is mapped."""
+        place = self.place(ref)
+        return HostSpan(place.mapped + ref.offset, ref.nbytes, ref.buffer) if place.mapped else None
+
+    def pool(self) -> Allocation:
+        """Memory that iterations own while they run: one pool, used by one task at a time."""
+        if self._pool is None:
+            self._pool = self.memory.allocate(POOL_NBYTES)
+        return self._pool
+
+    # -- code -------------------------------------------------------------------------------------------------------------
+    def load(self, artifact: Artifact) -> Module:
+        """Make pipelines of SPIR-V."""
+        with self.guard("loading code"):
+            module = VulkanModule(self, artifact)
+            self._modules.add(module)
+            return module
+
+    def close(self) -> None:
+        """Wait for the device, then free everything."""
+        with self.lock:
+            if self.closed:
+                return
+            try:
+                self.default_stream.synchronize()
+            except DeviceFault:
+                pass  # a lost device can still be destroyed
+            self.closed = True
+            for module in list(self._modules):
+                module.destroy()
+            if self._cached:
+                store_cache(self.f, self.handle, self.cache, self.physical)
+            self.f.DestroyPipelineCache(self.handle, self.cache, None)
+            self.f.DestroyPipelineLayout(self.handle, self.layout, None)
+            self.commands.close()
+            self.memory.close()
+            self.host_memory.close()
+            self.f.DestroyDevice(self.handle, None)

@@ -1,0 +1,290 @@
+"""The queue as a stream: launches and copies, batched into command buffers."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from qd_core.backend.contract import Access, BufferRef, Event, HostSpan, Launch, Module, Stream
+from qd_core.errors import DeviceFault, LaunchError
+from qd_vulkan import binding as vk
+from qd_vulkan.hazards import Hazards, Touch
+from qd_vulkan.loader import VulkanError
+
+if TYPE_CHECKING:
+    from qd_vulkan.device import VulkanDevice
+    from qd_vulkan.module import VulkanModule
+
+__all__ = ["VulkanEvent", "VulkanStream"]
+
+BATCH = 64
+"""Launches and copies in a command buffer before it is submitted."""
+
+_UPDATE_NBYTES = 65536
+_MAX_GROUPS = 65535
+_NAMES = 64
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class VulkanEvent(Event):
+    """A value of the stream's timeline."""
+
+    def __init__(self, stream: VulkanStream, value: int) -> None:
+        self.stream, self.value = stream, value
+
+    def synchronize(self) -> None:
+        """Wait until the value is reached."""
+        self.stream.reach(self.value)
+
+
+class VulkanStream(Stream):
+    """One queue. Commands run in order as far as their memory demands.
+
+    Parameters
+    ----------
+    device : VulkanDevice
+        An open device.
+    """
+
+    def __init__(self, device: VulkanDevice) -> None:
+        self.device = device
+        self.commands, self.hazards = device.commands, Hazards()
+        self.names: list[str] = []
+        self._recorded = 0
+        self._touched: set[int] = set()
+
+    # -- launches -------------------------------------------------------------------------------------------------------
+    def run(self, module: Module, launch: Launch) -> None:
+        """Record all tasks of a kernel."""
+        with self.device.guard("a launch", launch.name):
+            self._run(module, launch)  # type: ignore[arg-type]
+
+    def _run(self, module: VulkanModule, launch: Launch) -> None:
+        touches = module.touches(launch)
+        if module.code.pooled:
+            touches.append((0, 0, 1, True))
+        words = launch.words.tobytes()[: 8 * module.code.words] + struct.pack(f"<{len(launch.extents)}q", *launch.extents)
+        if module.code.pooled:
+            pool = self.device.pool()
+            words += struct.pack("<QQ", pool.address, pool.nbytes // 4)
+        if not module.code.inline:
+            words = self._indirect(words)
+        self._order(touches)
+        self._remember(launch.name)
+        f, commands, device = self.device.f, self.commands.recording(), self.device
+        f.CmdPushConstants(commands, device.layout, vk.STAGE_COMPUTE, 0, len(words), words) if words else None
+        first = True
+        for pipeline, (x, y) in zip(module.pipelines, module.grids(launch.extents), strict=True):
+            if x == 0:
+                continue
+            if not first:
+                self.commands.barrier()
+            first = False
+            f.CmdBindPipeline(commands, vk.BIND_COMPUTE, pipeline)
+            f.CmdDispatch(commands, x, y, 1)
+        self._done(touches)
+
+    def _indirect(self, words: bytes) -> bytes:
+        ring = self.device.arguments
+        if len(words) > ring.memory.nbytes // 2:
+            raise LaunchError(f"the launch has {len(words)} bytes of arguments", why=f"at most {ring.memory.nbytes // 2} fit")
+        offset = ring.take(len(words))
+        ctypes.memmove(ring.memory.mapped + offset, words, len(words))
+        return struct.pack("<Q", ring.memory.address + offset)
+
+    # -- order ------------------------------------------------------------------------------------------------------------
+    def _order(self, touches: Sequence[Touch]) -> None:
+        """Record a barrier if what comes next needs one."""
+        if self.hazards.conflict(touches):
+            self.commands.barrier()
+            self.hazards.clear()
+
+    def _done(self, touches: Sequence[Touch]) -> None:
+        """Account for what was recorded; submit a full batch."""
+        self.hazards.add(touches)
+        self._touched.update(t[0] for t in touches)
+        self._recorded += 1
+        if self._recorded >= BATCH:
+            self._flush()
+
+    def _remember(self, name: str) -> None:
+        if not self.names or self.names[-1] != name:
+            self.names.append(name)
+            del self.names[:-_NAMES]
+
+    def _flush(self) -> None:
+        self.commands.flush()
+        self.hazards.clear()
+        self._recorded = 0
+
+    # -- copies -----------------------------------------------------------------------------------------------------------
+    def copy_in(self, dst: BufferRef, src: HostSpan) -> None:
+        """Copy host memory to a buffer."""
+        if src.nbytes == 0:
+            return
+        with self.device.guard("a copy to the device"):
+            place = self.device.place(dst)
+            if place.mapped and id(dst.buffer.handle) not in self._touched:
+                ctypes.memmove(place.mapped + dst.offset, src.address, src.nbytes)
+            elif src.nbytes <= _UPDATE_NBYTES and dst.offset % 4 == 0 and src.nbytes % 4 == 0:
+                touch = _touch(dst, src.nbytes, True)
+                self._order([touch])
+                self.device.f.CmdUpdateBuffer(self.commands.recording(), place.block.buffer, place.offset + dst.offset, src.nbytes, src.address)
+                self._done([touch])
+            else:
+                self._upload(dst, src)
+
+    def _upload(self, dst: BufferRef, src: HostSpan) -> None:
+        ring, place = self.device.staging, self.device.place(dst)
+        part = ring.memory.nbytes // 4
+        for at in range(0, src.nbytes, part):
+            nbytes = min(part, src.nbytes - at)
+            offset = ring.take(nbytes)
+            ctypes.memmove(ring.memory.mapped + offset, src.address + at, nbytes)
+            touch = (id(dst.buffer.handle), dst.offset + at, dst.offset + at + nbytes, True)
+            self._order([touch])
+            self._copy(ring.memory.block.buffer, ring.memory.offset + offset, place.block.buffer, place.offset + dst.offset + at, nbytes)
+            self._done([touch])
+
+    def copy_out(self, dst: HostSpan, src: BufferRef) -> None:
+        """Copy a buffer to host memory, after all work before."""
+        if dst.nbytes == 0:
+            return
+        with self.device.guard("a copy to the host"):
+            place = self.device.place(src)
+            if place.mapped:
+                self._synchronize()
+                ctypes.memmove(dst.address, place.mapped + src.offset, dst.nbytes)
+            else:
+                self._download(dst, src)
+
+    def _download(self, dst: HostSpan, src: BufferRef) -> None:
+        ring, place = self.device.staging, self.device.place(src)
+        part = ring.memory.nbytes // 4
+        for at in range(0, dst.nbytes, part):
+            nbytes = min(part, dst.nbytes - at)
+            offset = ring.take(nbytes)
+            touch = (id(src.buffer.handle), src.offset + at, src.offset + at + nbytes, False)
+            self._order([touch])
+            self._copy(place.block.buffer, place.offset + src.offset + at, ring.memory.block.buffer, ring.memory.offset + offset, nbytes)
+            self._done([touch])
+            self._synchronize()
+            ctypes.memmove(dst.address + at, ring.memory.mapped + offset, nbytes)
+
+    def copy(self, dst: BufferRef, src: BufferRef) -> None:
+        """Copy between buffers; the ranges may overlap."""
+        if src.nbytes == 0:
+            return
+        with self.device.guard("a copy on the device"):
+            a, b = self.device.place(src), self.device.place(dst)
+            touches = [_touch(src, src.nbytes, False), _touch(dst, src.nbytes, True)]
+            if src.buffer is dst.buffer and abs(src.offset - dst.offset) < src.nbytes:
+                self._copy_through_host(dst, src)
+                return
+            self._order(touches)
+            self._copy(a.block.buffer, a.offset + src.offset, b.block.buffer, b.offset + dst.offset, src.nbytes)
+            self._done(touches)
+
+    def _copy_through_host(self, dst: BufferRef, src: BufferRef) -> None:
+        raw = ctypes.create_string_buffer(src.nbytes)
+        span = HostSpan(ctypes.addressof(raw), src.nbytes, raw)
+        self.copy_out(span, src)
+        self.copy_in(dst, span)
+
+    def _copy(self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int) -> None:
+        region = vk.BufferCopy(source_offset, target_offset, nbytes)
+        self.device.f.CmdCopyBuffer(self.commands.recording(), source, target, 1, ctypes.byref(region))
+
+    def fill(self, dst: BufferRef, pattern: bytes) -> None:
+        """Repeat a pattern over a buffer."""
+        if dst.nbytes == 0:
+            return
+        unit = (pattern * 4)[:4] if len(pattern) < 4 else pattern[:4]
+        whole = dst.offset + dst.nbytes == dst.buffer.nbytes  # what follows the buffer's last byte up to a word is nobody's
+        if pattern in (unit * 2, unit, unit[: len(pattern)]) and dst.offset % 4 == 0 and (dst.nbytes % 4 == 0 or whole):
+            self._fill(dst, unit)
+            return
+        raw = ctypes.create_string_buffer((pattern * (dst.nbytes // len(pattern) + 1))[: dst.nbytes], dst.nbytes)
+        self.copy_in(dst, HostSpan(ctypes.addressof(raw), dst.nbytes, raw))
+
+    def _fill(self, dst: BufferRef, unit: bytes) -> None:
+        with self.device.guard("a fill"):
+            place, touch = self.device.place(dst), _touch(dst, dst.nbytes, True)
+            nbytes = -(-dst.nbytes // 4) * 4
+            if place.mapped and id(dst.buffer.handle) not in self._touched:
+                self._fill_mapped(place.mapped + dst.offset, nbytes, unit)
+                return
+            self._order([touch])
+            value = int.from_bytes(unit, "little")
+            self.device.f.CmdFillBuffer(self.commands.recording(), place.block.buffer, place.offset + dst.offset, nbytes, value)
+            self._done([touch])
+
+    def _fill_mapped(self, address: int, nbytes: int, unit: bytes) -> None:
+        if unit == unit[:1] * 4:
+            ctypes.memset(address, unit[0], nbytes)
+        else:
+            ctypes.memmove(address, unit * (nbytes // 4), nbytes)
+
+    # -- waiting ----------------------------------------------------------------------------------------------------------
+    def record(self) -> Event:
+        """Mark the present end of the queue."""
+        return VulkanEvent(self, self.commands.pending)
+
+    def wait(self, event: Event) -> None:
+        """Let later work start after an event: of this stream it does anyway."""
+        if not (isinstance(event, VulkanEvent) and event.stream is self):
+            event.synchronize()
+
+    def flush(self) -> None:
+        """Submit what is recorded."""
+        with self.device.guard("a submission"):
+            self._flush()
+
+    def synchronize(self) -> None:
+        """Wait until all work is done."""
+        with self.device.guard("waiting for the device"):
+            self._synchronize()
+
+    def reach(self, value: int) -> None:
+        """Wait until a value of the timeline is reached."""
+        with self.device.guard("waiting for an event"):
+            if value > self.commands.submitted:
+                self._flush()
+            self.commands.wait(value)
+
+    def _synchronize(self) -> None:
+        self._flush()
+        self.commands.wait(self.commands.submitted)
+        self._touched.clear()
+        self.names.clear()
+        self.device.reclaim()
+
+    def fault(self, what: str, error: VulkanError) -> DeviceFault:
+        """Return the error for a failed call, with the kernels that may have caused it."""
+        names = ", ".join(dict.fromkeys(n for n in self.names if n)) or "none"
+        return DeviceFault(f"{what} failed: {error}", why=f"kernels launched since the device was last seen well: {names}")
+
+
+def _touch(ref: BufferRef, nbytes: int, written: bool) -> Touch:
+    return (id(ref.buffer.handle), ref.offset, ref.offset + nbytes, written)
+
+
+def written(access: Access) -> bool:
+    """Whether a use writes."""
+    return access in (Access.WRITE, Access.READ_WRITE)
+
+
+def grid(total: int, group: int, resident: int) -> tuple[int, int]:
+    """Groups in two dimensions: for all of ``total`` iterations, or at most ``resident`` groups where that is not 0."""
+    groups = -(-total // group)
+    if resident:
+        return min(groups, resident, _MAX_GROUPS), 1
+    if groups <= _MAX_GROUPS:
+        return groups, 1
+    rows = -(-groups // _MAX_GROUPS)
+    if rows > _MAX_GROUPS:
+        raise LaunchError(f"{total} iterations are too many for one launch", hint="split the loop")
+    return _MAX_GROUPS, rows
