@@ -62,7 +62,9 @@ def host_identity() -> str:
 
     version = ".".join(map(str, _llvm().llvm_version_info))
     name, features = host_cpu()
-    return f"llvmlite {llvmlite.__version__} llvm {version} {host_triple()} {name} {features} pipeline {PIPELINE_VERSION}"
+    return (
+        f"llvmlite {llvmlite.__version__} llvm {version} {host_triple()} {name} {features} pipeline {PIPELINE_VERSION}"
+    )
 
 
 class LoadedObject(dict[str, int]):
