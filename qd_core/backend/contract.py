@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NewType
 
 from qd_core.backend.capabilities import CapabilitySet
 from qd_core.ir.nodes import Access, Role
-from qd_core.ir.program import Extent, Program, Site, Variant
+from qd_core.ir.program import Program, Site, Variant
 
 if TYPE_CHECKING:
     from qd_core.errors import Span
@@ -162,12 +162,12 @@ class CompileOptions:
 class TaskEntry:
     """One compiled task.
 
-    ``extents`` has one entry an axis. ``uses`` are positions among the program's parameters of the arrays that the task touches,
+    ``axes`` is the number of its extents in `Launch.extents`. ``uses`` are positions among the program's parameters of the arrays that the task touches,
     with ``writes`` those it writes. ``after`` are earlier tasks that must have finished first.
     """
 
     symbol: str
-    extents: tuple[Extent, ...]
+    axes: int
     uses: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
@@ -177,7 +177,7 @@ class TaskEntry:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """Compiled code as bytes, ready for a disk cache.
+    """Compiled code as plain data (it can be pickled), ready for a disk cache.
 
     ``stages`` maps names (``"llvm"``, ``"asm"``) to text and is filled only when dumping was asked for.
     """

@@ -23,7 +23,9 @@ EMITTER_VERSION = 1
 """Part of the identity; raise it whenever the same program may give another text."""
 
 LARGE = 6000
-"""Lines of IR above which the cheaper pipeline is taken: its passes cost a third, its code is at most a few percent slower."""
+"""Lines of IR above which the cheaper pipeline is taken: its passes cost a third, its code is at most a few percent
+slower.
+"""
 
 # No estimates in place of division and square root: their refinement steps give NaN at the ends of the range.
 _ATTRIBUTES = 'nounwind "reciprocal-estimates"="none"'
@@ -93,4 +95,4 @@ def _entry(number: int, task: Task, position: Mapping[Param, int]) -> TaskEntry:
     reads, writes = accesses(task.body)
     reads |= {e.param for e in task.extents if isinstance(e, DeviceWord)}
     uses, written = (tuple(sorted(position[p] for p in group)) for group in (reads | writes, writes))
-    return TaskEntry(f"task_{number}", task.extents, uses, written, tuple(range(number)))
+    return TaskEntry(f"task_{number}", len(task.extents), uses, written, tuple(range(number)))

@@ -91,7 +91,7 @@ def _entry(number: int, task: Task, position: Mapping[Param, int]) -> TaskEntry:
     reads, writes = accesses(task.body)
     reads |= {e.param for e in task.extents if isinstance(e, DeviceWord)}
     uses, written = (tuple(sorted(position[p] for p in group)) for group in (reads | writes, writes))
-    return TaskEntry(f"{task.name}.{number}", task.extents, uses, written, tuple(range(number)))
+    return TaskEntry(f"{task.name}.{number}", len(task.extents), uses, written, tuple(range(number)))
 
 
 class ReferenceModule(Module):
