@@ -28,7 +28,9 @@ def elementwise_program(names: Sequence[str], types: Sequence[DType], count: int
         for name, out in zip(names, outputs, strict=True):
             b.store(out, [i], b.emit(name, *values))
         b.yield_()
-    return Program("elementwise", (*inputs, *outputs), (Task("task", (Fixed(count),), body),))
+    tasks, split = (Task("task", (Fixed(count),), body),), len(inputs)
+    reads, writes = frozenset(range(split)), frozenset(range(split, split + len(outputs)))
+    return Program("elementwise", (*inputs, *outputs), tasks, reads=reads, writes=writes)
 
 
 def compile_program(program: Program, *, fast_math: bool, lanes: int = 0) -> CpuModule:

@@ -13,8 +13,11 @@ from qd_core.errors import Span
 from qd_core.ir.build import Builder
 from qd_core.ir.nodes import Node, Region
 from qd_core.ir.ops import OPS
+from qd_core.ir.parse import parse_program
+from qd_core.ir.print import print_program
 from qd_core.ir.program import Program
 from qd_core.ir.rewrite import Copier, walk
+from qd_core.ir.verify import verify
 from qd_core.math import BOUNDS, expand
 from qd_core.passes.legalize import legalize
 
@@ -106,6 +109,15 @@ def test_legalize_keeps_what_the_target_has() -> None:
 def test_legalize_returns_a_native_program_itself() -> None:
     program = elementwise_program(["sqrt"], [dt.f32], 10)
     assert legalize(program) is program
+
+
+@pytest.mark.parametrize("dtype", [dt.f16, dt.f32, dt.f64])
+@pytest.mark.parametrize("name", [*FUNCTIONS, "powi"])
+def test_legal_programs_verify_and_round_trip(name: str, dtype: DType) -> None:
+    legal = legalize(elementwise_program([name], types_of(name, dtype), 10))
+    verify(legal)
+    text = print_program(legal)
+    assert print_program(parse_program(text)) == text
 
 
 def test_expanded_nodes_keep_the_span() -> None:
