@@ -8,6 +8,15 @@ from pathlib import Path
 import pytest
 
 
+def pytest_configure() -> None:
+    """Test fake devices beside the installed backends: one that works at once, one that waits to be synchronised."""
+    from qd_core.backend.registry import registry
+    from qd_core.testing.fake import FakeBackend
+
+    registry().register("fake", FakeBackend)
+    registry().register("fake_async", lambda: FakeBackend("fake_async", asynchronous=True, shared=True))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the texts under tests/golden that differ")
 
@@ -24,6 +33,8 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         assert path.exists(), f"tests/golden/{name} is missing: run pytest --update-golden and read what it writes"
-        assert path.read_text(encoding="utf-8") == text, f"tests/golden/{name} differs: if meant, run pytest --update-golden"
+        assert path.read_text(encoding="utf-8") == text, (
+            f"tests/golden/{name} differs: if meant, run pytest --update-golden"
+        )
 
     return compare

@@ -11,7 +11,7 @@ iterations may have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from qd_core.ir.nodes import Param
 from qd_core.ir.program import DeviceWord, Fixed, Task
 from qd_core.reference.control import CONTROL
 from qd_core.reference.effects import EFFECTS
-from qd_core.reference.lanes import Array, Lanes, Prepared
+from qd_core.reference.lanes import Array, Execute, Lanes, Prepared
 from qd_core.reference.log import MESSAGES
 from qd_core.reference.memory import Memory
 
@@ -40,10 +40,12 @@ class Interpreter:
         The program.
     memory : Memory
         The launch's arguments.
+    execute : mapping, optional
+        Execution of operations by name, for a device that watches them.
     """
 
-    def __init__(self, prepared: Prepared, memory: Memory) -> None:
-        self.prepared, self.memory = prepared, memory
+    def __init__(self, prepared: Prepared, memory: Memory, execute: Mapping[str, Execute] = EXECUTE) -> None:
+        self.prepared, self.memory, self.execute = prepared, memory, execute
 
     def run(self, extents: Sequence[int]) -> None:
         """Execute all tasks in order.
@@ -78,12 +80,12 @@ class Interpreter:
 
     def _task(self, task: Task, shape: tuple[int, ...], chunk: int) -> None:
         if not shape:
-            Lanes(self.prepared, self.memory, EXECUTE).region(task.body, None)
+            Lanes(self.prepared, self.memory, self.execute).region(task.body, None)
             return
         total = int(np.prod(shape, dtype=np.int64))
         for first in range(0, total, chunk):
             linear = np.arange(first, min(first + chunk, total), dtype=np.int64)
-            lanes = Lanes(self.prepared, self.memory, EXECUTE, linear)
+            lanes = Lanes(self.prepared, self.memory, self.execute, linear)
             for arg, index in zip(task.body.args, np.unravel_index(linear, shape), strict=True):
                 lanes.env[arg] = index.astype(arg.type.numpy)
             lanes.region(task.body, None)
