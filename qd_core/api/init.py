@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from qd_core import dtypes as dt
@@ -15,6 +16,7 @@ from qd_core.backend.contract import Backend, DeviceInfo
 from qd_core.backend.registry import ignored_options, registry
 from qd_core.dtypes import DType
 from qd_core.errors import BackendLoadError, BackendUnavailableError, LaunchError, OptionError, QuadrantsRuntimeError
+from qd_core.runtime.cache import ArtifactCache, default_folder
 from qd_core.runtime.context import Options, Runtime, active, current, set_active
 from qd_core.runtime.log import Log
 
@@ -26,8 +28,8 @@ IGNORED = frozenset(
     detect_read_only device_memory_GB device_memory_fraction
     external_optimization_level flatten_if force_scalarize_matrix gdb_trigger gpu_max_reg half2_vectorization kernel_profiler log_level make_block_local
     make_mesh_block_local make_thread_local max_block_dim mesh_localize_all_attr_mappings mesh_localize_from_end_mapping mesh_localize_to_end_mapping
-    move_loop_invariant_outside_if num_compile_threads offline_cache_cleaning_factor offline_cache_cleaning_policy offline_cache_file_path
-    offline_cache_max_size_of_files optimize_mesh_reordered_mapping print_full_traceback print_ir print_ir_dbg_info print_kernel_asm
+    move_loop_invariant_outside_if num_compile_threads offline_cache_cleaning_factor offline_cache_cleaning_policy
+    optimize_mesh_reordered_mapping print_full_traceback print_ir print_ir_dbg_info print_kernel_asm
     print_kernel_llvm_ir print_kernel_llvm_ir_optimized print_non_pure quant_opt_atomic_demotion quant_opt_store_fusion raise_on_templated_floats
     real_matrix_scalarize require_version saturating_grid_dim src_ll_cache timeline validate_autodiff verbose verbose_kernel_launches vk_api_version
     auto_mesh_local auto_mesh_local_default_occupacy print_accessor_ir print_struct_llvm_ir saturating_grid_dim use_llvm""".split()
@@ -78,6 +80,9 @@ def open_runtime(backend: Backend, options: Options, device_index: int = 0) -> R
     device = backend.open(info, mapping)
     runtime = Runtime(backend, info, device, backend.compiler(info.target), options)
     runtime.log = Log(device)
+    if options.offline_cache:
+        folder = Path(options.offline_cache_file_path) if options.offline_cache_file_path else default_folder()
+        runtime.cache = ArtifactCache(folder, options.offline_cache_max_size_of_files)
     return runtime
 
 

@@ -13,6 +13,7 @@ from qd_core.errors import ClosedError, LaunchError
 
 if TYPE_CHECKING:
     from qd_core.backend.contract import Backend, Compiler, Device, DeviceInfo
+    from qd_core.runtime.cache import ArtifactCache
     from qd_core.runtime.log import Log
 
 __all__ = ["Options", "Runtime", "active", "current", "set_active"]
@@ -33,6 +34,8 @@ class Options:
     cpu_max_num_threads: int = 0
     random_seed: int = 0
     offline_cache: bool = True
+    offline_cache_file_path: str = ""
+    offline_cache_max_size_of_files: int = 100 << 20
     print_ir: bool = False
     device_options: tuple[tuple[str, Any], ...] = ()
 
@@ -55,6 +58,7 @@ class Runtime:
     generation: int = field(default_factory=lambda: next(_generations))
     closed: bool = False
     log: Log | None = None
+    cache: ArtifactCache | None = None
     launchers: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])
     arrays: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])
     class_keys: dict[Any, int] = field(default_factory=dict[Any, int])

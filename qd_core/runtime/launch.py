@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from qd_core.ir.program import Program, Variant
 from qd_core.ir.rewrite import walk
 from qd_core.runtime.arguments import ArgumentTable, ArrayLeaf, ArrayView, no_overlap
 from qd_core.runtime.array import contiguous_strides
+from qd_core.runtime.cache import artifact_key
 from qd_core.runtime.context import Runtime
 from qd_core.runtime.interop import ArraySource
 from qd_core.runtime.results import Results
@@ -88,10 +89,17 @@ class Executable:
         return module
 
     def compile(self, guards: frozenset[str]) -> Artifact:
-        """Generate code for one variant."""
-        from dataclasses import replace
-
-        return self.runtime.compiler.compile(self.program, replace(self.options, variant=Variant(guards)))
+        """Generate code for one variant, or take it from the disk cache."""
+        compiler, cache = self.runtime.compiler, self.runtime.cache
+        options = replace(self.options, variant=Variant(guards))
+        if cache is None:
+            return compiler.compile(self.program, options)
+        key = artifact_key(self.program, options, compiler)
+        artifact = cache.load(key)
+        if artifact is None:
+            artifact = compiler.compile(self.program, options)
+            cache.store(key, artifact)
+        return artifact
 
     # -- launching ------------------------------------------------------------------------------------------------
     def launch(self, scalars: Mapping[str, Any], sources: Mapping[str, ArraySource]) -> Any:

@@ -1,0 +1,163 @@
+"""Compiled artifacts on disk.
+
+An entry's name is the SHA-256 of everything that decides the code: the program's text with its messages, all compile options, the compiler's identity, target and
+capabilities, contract and core versions. An entry carries the digest of its contents: a torn or foreign one is not used and is written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import pickle
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qd_core.backend.contract import CONTRACT_VERSION, Artifact, CompileOptions, Compiler
+from qd_core.backend.registry import core_version
+from qd_core.ir.print import print_program
+
+if TYPE_CHECKING:
+    from qd_core.ir.program import Program
+
+__all__ = ["ArtifactCache", "artifact_key", "default_folder"]
+
+_MAGIC = b"qdcache1"
+_SUFFIX = ".qdc"
+MAX_NBYTES = 100 << 20
+
+_ALLOWED = {
+    ("qd_core.backend.contract", "Artifact"),
+    ("qd_core.backend.contract", "TaskEntry"),
+    ("qd_core.ir.program", "Site"),
+    ("qd_core.dtypes", "by_name"),
+}
+
+
+def default_folder() -> Path:
+    """Return where entries live: ``QD_CACHE_DIR``, or the user's cache folder."""
+    chosen = os.environ.get("QD_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path.home() / ".cache"
+    return Path(base) / "qd_core"
+
+
+def artifact_key(program: Program, options: CompileOptions, compiler: Compiler) -> str:
+    """Return the name of the entry for ``program`` compiled by ``compiler`` under ``options``."""
+    target = compiler.target
+    parts = (
+        print_program(program),
+        repr(options),
+        compiler.identity(),
+        repr((target.name, target.features, compiler.abi)),
+        target.capabilities.identity(),
+        str(CONTRACT_VERSION),
+        core_version(),
+    )
+    digest = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode()
+        digest.update(len(encoded).to_bytes(8, "little"))
+        digest.update(encoded)
+    return digest.hexdigest()
+
+
+class ArtifactCache:
+    """Entries in one folder.
+
+    Every failure of the file system (full disk, read-only folder) leaves the program as it would be without a cache.
+
+    Parameters
+    ----------
+    folder : Path
+        Created when the first entry is stored.
+    max_nbytes : int
+        Least recently used entries beyond this total are removed.
+    """
+
+    def __init__(self, folder: Path, max_nbytes: int = MAX_NBYTES) -> None:
+        self.folder, self.max_nbytes = folder, max_nbytes
+        self._stored = 0
+
+    def load(self, key: str) -> Artifact | None:
+        """Return the artifact called ``key``; None when there is no sound entry."""
+        path = self._path(key)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        artifact = decode(data)
+        if artifact is not None:
+            with contextlib.suppress(OSError):
+                os.utime(path)
+        return artifact
+
+    def store(self, key: str, artifact: Artifact) -> None:
+        """Write an entry: to a temporary file that takes the entry's name once it is complete."""
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self.folder, suffix=".tmp")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(encode(artifact))
+                os.replace(temporary, self._path(key))
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
+            self._stored += 1
+            if self._stored % 64 == 1:
+                self.prune()
+
+    def prune(self) -> None:
+        """Remove least recently used entries until the rest fits."""
+        entries = sorted(((s.st_mtime, s.st_size, p) for p, s in self.entries()), reverse=True)
+        total = 0
+        for _, nbytes, path in entries:
+            total += nbytes
+            if total > self.max_nbytes:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def entries(self) -> list[tuple[Path, os.stat_result]]:
+        """Files of the cache with their state."""
+        found: list[tuple[Path, os.stat_result]] = []
+        with contextlib.suppress(OSError):
+            for path in self.folder.glob(f"*{_SUFFIX}"):
+                with contextlib.suppress(OSError):
+                    found.append((path, path.stat()))
+        return found
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}{_SUFFIX}"
+
+
+def encode(artifact: Artifact) -> bytes:
+    """Return the bytes of an entry."""
+    payload = pickle.dumps(artifact, protocol=5)
+    return _MAGIC + hashlib.sha256(payload).digest() + payload
+
+
+def decode(data: bytes) -> Artifact | None:
+    """Return the artifact of an entry's bytes; None when they are not a sound entry."""
+    head = len(_MAGIC) + 32
+    payload = data[head:]
+    if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(payload).digest() != data[len(_MAGIC) : head]:
+        return None
+    try:
+        artifact = _Unpickler(io.BytesIO(payload)).load()
+    except Exception:
+        return None
+    return artifact if isinstance(artifact, Artifact) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads plain data and the artifact's own classes, nothing that could run code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"{module}.{name} does not belong into a cache entry")
+        return super().find_class(module, name)
