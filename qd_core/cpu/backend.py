@@ -25,7 +25,9 @@ class CpuBackend(Backend):
         from importlib.util import find_spec
 
         if find_spec("llvmlite") is None:
-            return Availability(False, "llvmlite, which generates machine code, is not installed", "python -m pip install llvmlite")
+            return Availability(
+                False, "llvmlite, which generates machine code, is not installed", "python -m pip install llvmlite"
+            )
         return Availability(True)
 
     def targets(self) -> Sequence[Target]:

@@ -40,7 +40,9 @@ class CpuModule(Module):
 
     def __init__(self, artifact: Artifact, pool: Pool) -> None:
         if artifact.format != FORMAT:
-            raise LaunchError(f"an artifact of format {artifact.format!r} is no host object", why=f"this device loads {FORMAT!r}")
+            raise LaunchError(
+                f"an artifact of format {artifact.format!r} is no host object", why=f"this device loads {FORMAT!r}"
+            )
         self.artifact, self._pool = artifact, pool
         jit = process_jit()
         loaded = jit.load(artifact.blob, (KERNEL,))
@@ -116,7 +118,7 @@ class CpuDevice(Device):
             raise ClosedError(f"the device {self.info.name!r} was closed")
 
     def bytes_of(self, ref: BufferRef) -> np.ndarray[Any, Any]:
-        """Return the memory of ``ref`` as uint8; `DeviceFault` for a freed buffer, another device's, or bytes outside."""
+        """Return the memory of ``ref`` as uint8; `DeviceFault` for a freed or foreign buffer and bytes outside."""
         buffer = ref.buffer
         self.check_open()
         if buffer.device is not self:
@@ -124,7 +126,9 @@ class CpuDevice(Device):
         if buffer.freed:
             raise DeviceFault("a freed buffer is used")
         if not (0 <= ref.offset and 0 <= ref.nbytes and ref.offset + ref.nbytes <= buffer.nbytes):
-            raise DeviceFault(f"bytes {ref.offset} to {ref.offset + ref.nbytes} lie outside a buffer of {buffer.nbytes} bytes")
+            raise DeviceFault(
+                f"bytes {ref.offset} to {ref.offset + ref.nbytes} lie outside a buffer of {buffer.nbytes} bytes"
+            )
         return buffer.handle[ref.offset : ref.offset + ref.nbytes]
 
     def locate(self, ref: BufferRef, nbytes: int) -> int:

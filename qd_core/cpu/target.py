@@ -11,9 +11,17 @@ from qd_core.ir.ops import BITS, NUM
 
 __all__ = ["host_target", "vector_bits"]
 
-_FEATURES = frozenset({
-    "exchange.dlpack", "launch.device_extent", "launch.native", "log.records", "memory.address", "memory.host_address", "memory.private",
-})  # fmt: skip
+_FEATURES = frozenset(
+    {
+        "exchange.dlpack",
+        "launch.device_extent",
+        "launch.native",
+        "log.records",
+        "memory.address",
+        "memory.host_address",
+        "memory.private",
+    }
+)
 
 _WIDTHS = (("avx512f", 512), ("avx", 256), ("sse2", 128), ("neon", 128), ("vsx", 128))
 """Feature of the processor and the vector width it brings; the first that is present counts."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qd_core import dtypes as dt
-from qd_core.backend.contract import Access, BufferRef, BufferUse, CompileOptions, Device, Launch, Module
+from qd_core.backend.contract import Access, BufferRef, BufferUse, CompileOptions, Launch, Module
 from qd_core.cpu import CpuBackend
 from qd_core.dtypes import DType
 from qd_core.ir.build import Builder
@@ -35,7 +35,7 @@ def launch_extent() -> HostExpr:
     return HostExpr(region)
 
 
-def task(extents: Sequence[int | None | Extent], body: Body, index: DType = dt.i32, **attrs: Any) -> Task:
+def task(extents: Sequence[int | Extent | None], body: Body, index: DType = dt.i32, **attrs: Any) -> Task:
     """Return a parallel task (a serial one without extents); None is an extent that the launch passes."""
     args = tuple(Arg(index, f"i{d}") for d in range(len(extents)))
     region = Region(args)
@@ -48,7 +48,9 @@ def task(extents: Sequence[int | None | Extent], body: Body, index: DType = dt.i
 
 def program(params: Sequence[Param], *tasks: Task, sites: Sequence[Site] = ()) -> Program:
     """Return a program."""
-    return Program("test", tuple(params), tasks, tuple(sites), frozenset(range(len(params))), frozenset(range(len(params))))
+    return Program(
+        "test", tuple(params), tasks, tuple(sites), frozenset(range(len(params))), frozenset(range(len(params)))
+    )
 
 
 def loop(b: Builder, start: Value, stop: Value, inits: Sequence[Value], body: Any, **attrs: Any) -> tuple[Value, ...]:
@@ -80,14 +82,16 @@ def repeat(b: Builder, inits: Sequence[Value], condition: Any, body: Any) -> tup
 
 
 @functools.cache
-def cpu() -> tuple[CpuBackend, Device, Any]:
+def cpu() -> tuple[CpuBackend, Any, Any]:
     """Return the backend, an open device and its compiler."""
     backend = CpuBackend()
     info = backend.devices()[0]
     return backend, backend.open(info, {}), backend.compiler(info.target)
 
 
-def pack(params: Sequence[Param], values: Sequence[Any], first: Callable[[int, np.ndarray[Any, Any]], int]) -> memoryview:
+def pack(
+    params: Sequence[Param], values: Sequence[Any], first: Callable[[int, np.ndarray[Any, Any]], int]
+) -> memoryview:
     """Pack values into words; ``first(ordinal, array)`` is the first word of an array leaf."""
     words: list[int] = []
     ordinal = 0
@@ -101,9 +105,12 @@ def pack(params: Sequence[Param], values: Sequence[Any], first: Callable[[int, n
     return memoryview(np.array(words, np.uint64))
 
 
-def run_cpu(p: Program, values: Sequence[Any], extents: Sequence[int] = (), options: CompileOptions = EXACT) -> Module:
-    """Compile and run on the CPU, writing to the arrays in ``values``."""
+def run_cpu(
+    p: Program, values: Sequence[Any], extents: Sequence[int] = (), options: CompileOptions = EXACT, threads: int = 1
+) -> Module:
+    """Compile and run on the CPU, writing to the arrays in ``values``; with one thread, iterations run in order."""
     _, device, compiler = cpu()
+    device.pool.set_threads(threads)
     module = device.load(compiler.compile(p, options))
     words = pack(p.params, values, lambda _, value: value.ctypes.data)
     device.default_stream.run(module, Launch(words, list(extents), ()))

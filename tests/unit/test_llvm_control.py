@@ -86,7 +86,9 @@ def test_for_with_uniform_and_varying_bounds(reverse: bool, options: CompileOpti
         zero = b.const(dt.i32, 0)
 
         def step(k: Any, s: Any, count: Any) -> Any:
-            return b.emit("add", b.emit("mul", s, b.const(dt.i32, 3)), b.emit("add", k, v)), b.emit("add", count, b.const(dt.i32, 1))
+            return b.emit("add", b.emit("mul", s, b.const(dt.i32, 3)), b.emit("add", k, v)), b.emit(
+                "add", count, b.const(dt.i32, 1)
+            )
 
         uniform = loop(b, b.const(dt.i32, -2), stop, [zero, zero], step, reverse=reverse)
         to_value = loop(b, zero, v, [zero, zero], step, reverse=reverse)
@@ -137,7 +139,9 @@ def test_while(options: CompileOptions) -> None:
 
         def step(v: Any, k: Any) -> Any:
             odd = b.emit("eq", b.emit("and", v, one), one)
-            (v,) = branch(b, odd, lambda: (b.emit("add", b.emit("mul", v, three), one),), lambda: (b.emit("raw_div", v, two),))
+            (v,) = branch(
+                b, odd, lambda: (b.emit("add", b.emit("mul", v, three), one),), lambda: (b.emit("raw_div", v, two),)
+            )
             return v, b.emit("add", k, b.const(dt.i64, 1))
 
         v, k = repeat(b, [b.load(x, [i]), b.const(dt.i64, 0)], lambda v, k: b.emit("gt", v, one), step)
@@ -179,9 +183,23 @@ def test_nested_divergent_loops() -> None:
         zero = b.const(dt.i32, 0)
 
         def outer(k: Any, s: Any) -> Any:
-            (s,) = loop(b, zero, k, [s], lambda j, s: (b.emit("add", b.emit("mul", s, b.const(dt.i64, 3)), b.cast(b.emit("mul", j, k), dt.i64)),),
-                        reverse=False, breaks=False)
-            (s,) = branch(b, b.emit("gt", b.emit("mod", k, b.const(dt.i32, 3)), zero), lambda: (b.emit("add", s, b.cast(v, dt.i64)),), lambda: (s,))
+            (s,) = loop(
+                b,
+                zero,
+                k,
+                [s],
+                lambda j, s: (
+                    b.emit("add", b.emit("mul", s, b.const(dt.i64, 3)), b.cast(b.emit("mul", j, k), dt.i64)),
+                ),
+                reverse=False,
+                breaks=False,
+            )
+            (s,) = branch(
+                b,
+                b.emit("gt", b.emit("mod", k, b.const(dt.i32, 3)), zero),
+                lambda: (b.emit("add", s, b.cast(v, dt.i64)),),
+                lambda: (s,),
+            )
             return (s,)
 
         (s,) = loop(b, zero, v, [b.const(dt.i64, 1)], outer, reverse=False, breaks=False)
@@ -199,8 +217,15 @@ def test_division_in_lanes_that_are_not_active_does_not_trap() -> None:
         v, zero = b.load(x, [i]), b.const(dt.i64, 0)
 
         def heavy() -> Any:
-            (r,) = loop(b, zero, b.const(dt.i64, 3), [v], lambda k, r: (b.emit("floordiv", b.const(dt.i64, 1000), b.emit("add", v, k)),),
-                        reverse=False, breaks=False)
+            (r,) = loop(
+                b,
+                zero,
+                b.const(dt.i64, 3),
+                [v],
+                lambda k, r: (b.emit("floordiv", b.const(dt.i64, 1000), b.emit("add", v, k)),),
+                reverse=False,
+                breaks=False,
+            )
             return (r,)
 
         (r,) = branch(b, b.emit("gt", v, zero), heavy, lambda: (zero,))
@@ -237,7 +262,7 @@ def test_axes_in_chunks_of_several_threads() -> None:
         b.store(y, [i, j], s)
 
     got = np.zeros(shape, np.int64)
-    run_cpu(program([y], task([None, None], body)), [got], shape)
+    run_cpu(program([y], task([None, None], body)), [got], shape, threads=3)
     i, s = np.indices(shape)
     with np.errstate(over="ignore"):
         for k in range(50):
@@ -260,7 +285,12 @@ def test_large_body_runs_under_a_mask() -> None:
         v = b.load(x, [i])
         for k in range(120):
             v = b.emit("add", b.emit("mul", v, v), b.const(dt.f32, k / 1000 - 0.3))
-        (v,) = branch(b, b.emit("gt", v, b.const(dt.f32, 0)), lambda: (b.emit("sqrt", v),), lambda: (b.load(x, [b.emit("raw_div", i, b.const(dt.i32, 2))]),))
+        (v,) = branch(
+            b,
+            b.emit("gt", v, b.const(dt.f32, 0)),
+            lambda: (b.emit("sqrt", v),),
+            lambda: (b.load(x, [b.emit("raw_div", i, b.const(dt.i32, 2))]),),
+        )
         b.store(y, [i], v)
 
     p = program([x, y], task([None], body))

@@ -1,7 +1,8 @@
 """Atomic operations.
 
-Lanes that meet in one element and do not ask for the old value are combined first, so that one atomic serves them all. Otherwise each active
-lane does its own, in order. Every operation is relaxed: kernels have no ordering between iterations to preserve.
+Lanes that meet in one element and do not ask for the old value are combined first, so that one atomic serves them all.
+Otherwise each active lane does its own, in order. Every operation is relaxed: kernels have no ordering between
+iterations to preserve.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def reduce_vector(em: Emitter, kind: str, wide: str, d: DType) -> str:
     t, suffix = em.vector[d], em.suffix[d]
     if kind == "add" and d.is_real:
         # Which iteration adds first is open anyway, so the lanes may be added as a tree.
-        return em.new(f"call reassoc {LLVM[d]} @llvm.vector.reduce.fadd.{suffix}({LLVM[d]} {literal(d, -0.0)}, {t} {wide})")
+        return em.new(
+            f"call reassoc {LLVM[d]} @llvm.vector.reduce.fadd.{suffix}({LLVM[d]} {literal(d, -0.0)}, {t} {wide})"
+        )
     name = kind
     if kind in ("min", "max"):
         name = f"f{kind}" if d.is_real else f"{'s' if d.is_signed else 'u'}{kind}"
@@ -65,7 +68,9 @@ def update(em: Emitter, kind: str, d: DType, pointer: str, value: str) -> str:
     """Write one atomic operation on a scalar in its memory type; return the old value."""
     scope = f" {em.target.atomic_scope}" if em.target.atomic_scope else ""
     name = instruction(kind, d)
-    return em.new(f"atomicrmw {name} {em.target.pointer} {pointer}, {MEMORY[d]} {value}{scope} monotonic, align {d.nbytes}")
+    return em.new(
+        f"atomicrmw {name} {em.target.pointer} {pointer}, {MEMORY[d]} {value}{scope} monotonic, align {d.nbytes}"
+    )
 
 
 def _atomic(em: Emitter, node: Node) -> None:

@@ -1,7 +1,8 @@
 """Structured control flow: branches where lanes agree, masks where they do not.
 
-A loop whose lanes may leave at different iterations runs until none is active; what it carries is blended, so that a lane keeps the values it had
-when it left. Inside, active lanes move in step: a counter that all started alike stays a scalar.
+A loop whose lanes may leave at different iterations runs until none is active; what it carries is blended, so that a
+lane keeps the values it had when it left. Inside, active lanes move in step: a counter that all started alike stays a
+scalar.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from qd_core.ir.nodes import Node, Region, Value
 __all__: list[str] = []
 
 
-# -- if -----------------------------------------------------------------------------------------------------------------
+# -- if ----------------------------------------------------------------------------------------------------------------
 def _if(em: Emitter, node: Node) -> None:
     condition = em.env[node.operands[0]]
     if condition.wide:
@@ -47,7 +48,9 @@ def _branch_if(em: Emitter, node: Node, condition: str) -> None:
 
 def _masked_if(em: Emitter, node: Node, condition: str) -> None:
     negation = em.new(f"xor {em.mask_type} {condition}, splat (i1 true)")
-    values = [_arm(em, region, em.both(em.mask, m)) for region, m in zip(node.regions, (condition, negation), strict=True)]
+    values = [
+        _arm(em, region, em.both(em.mask, m)) for region, m in zip(node.regions, (condition, negation), strict=True)
+    ]
     for result, a, b in zip(node.results, *values, strict=True):
         t = em.vector[result.type]
         em.env[result] = Lane(em.new(f"select {em.mask_type} {condition}, {t} {a}, {t} {b}"), True)
@@ -72,13 +75,15 @@ def _arm(em: Emitter, region: Region, mask: str) -> list[str]:
     em.start(skip)
     # Zero, not poison: lanes that never take this side may go on to divide by it.
     types = [em.vector[v.type] for v in region.yields]
-    return [em.new(f"phi {t} [ {y}, %{end} ], [ zeroinitializer, %{before} ]") for t, y in zip(types, yields, strict=True)]
+    return [
+        em.new(f"phi {t} [ {y}, %{end} ], [ zeroinitializer, %{before} ]") for t, y in zip(types, yields, strict=True)
+    ]
 
 
-# -- carried values -------------------------------------------------------------------------------------------------------
+# -- carried values ----------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class _Carried:
-    """One value that a loop carries: its phi inside, and for lanes that have left another one, where they may differ."""
+    """One value that a loop carries: its phi, and another one for lanes that have left, where these may differ."""
 
     result: Value
     type: str
@@ -154,7 +159,7 @@ class _Loop:
             self.em.env[c.result] = Lane(pairs[i] if pairs is not None else c.kept or c.phi, wide)
 
 
-# -- for ----------------------------------------------------------------------------------------------------------------
+# -- for ---------------------------------------------------------------------------------------------------------------
 def _for(em: Emitter, node: Node) -> None:
     if node in em.divergent:
         _masked_for(em, node)
@@ -197,7 +202,9 @@ def _no_wrap(d: DType) -> str:
 
 
 def _step(em: Emitter, d: DType, counter: str, reverse: bool) -> tuple[str, str | None]:
-    """Index of this iteration and, downward, the next counter (the same). No bound is the end of its type on the inner side, so nothing wraps."""
+    """Index of this iteration and, downward, the next counter (the same). No bound is the end of its type on the inner
+    side, so nothing wraps.
+    """
     if not reverse:
         return counter, None
     index = em.new(f"sub {_no_wrap(d)} {LLVM[d]} {counter}, 1")
@@ -205,7 +212,7 @@ def _step(em: Emitter, d: DType, counter: str, reverse: bool) -> tuple[str, str 
 
 
 def _masked_for(em: Emitter, node: Node) -> None:
-    """Lanes count in step from their own start; a lane is active until it has reached its own stop or asked to leave."""
+    """Lanes count in step from their own start; a lane is active until it reaches its own stop or asks to leave."""
     body, reverse, breaks = node.regions[0], node.attrs["reverse"], node.attrs["breaks"]
     d = node.operands[0].type
     first, last = (node.operands[1], node.operands[0]) if reverse else (node.operands[0], node.operands[1])
@@ -251,7 +258,7 @@ def _merge(em: Emitter, loop: _Loop, end: str) -> None:
     loop.results(merged)
 
 
-# -- while --------------------------------------------------------------------------------------------------------------
+# -- while -------------------------------------------------------------------------------------------------------------
 def _while(em: Emitter, node: Node) -> None:
     condition, body = node.regions
     divergent = node in em.divergent

@@ -38,7 +38,9 @@ def _cast(em: Emitter, node: Node) -> None:
 
 
 def _affine_cast(em: Emitter, x: Lane, source: DType, to: DType) -> Lane | None:
-    """An affine integer stays affine when it is narrowed (arithmetic modulo 2^bits), and when it is widened without having wrapped."""
+    """An affine integer stays affine when it is narrowed (arithmetic modulo 2^bits), and when it is widened without
+    having wrapped.
+    """
     if to.is_real or to is dt.u1 or (to.bits > source.bits and not x.exact):
         return None
     if LLVM[source] == LLVM[to]:
@@ -84,7 +86,9 @@ def _from_real(t: Typed, x: str, to: DType) -> str:
 
 
 def _to_odd_f32(t: Typed, x: str) -> str:
-    """Round f64 to f32 with the last bit set where the result is inexact, so that rounding again gives what rounding once does."""
+    """Round f64 to f32 with the last bit set where the result is inexact, so that rounding again gives what rounding
+    once does.
+    """
     single, bits = t.like(dt.f32), t.like(dt.i32)
     near = t.convert("fptrunc", x, dt.f32)
     back = single.convert("fpext", near, dt.f64)

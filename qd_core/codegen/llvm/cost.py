@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from qd_core import dtypes as dt
 from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Node, Region
+from qd_core.ir.rewrite import walk
 
-__all__ = ["count_nodes", "is_cheap", "region_cycles"]
+__all__ = ["choose_lanes", "count_nodes", "has_loop", "is_cheap", "region_cycles"]
 
 _CYCLES = {
-    "const": 0.0, "extent": 0.0, "load": 2.0, "store": 2.0, "atomic": 20.0, "scratch": 8.0, "scratch_load": 1.0, "scratch_store": 1.0,
-    "div": 4.0, "sqrt": 6.0, "rsqrt": 8.0, "floordiv": 8.0, "mod": 8.0, "raw_div": 8.0, "raw_mod": 20.0, "check": 1.0, "print": 20.0, "yield": 0.0,
+    "const": 0.0, "extent": 0.0, "load": 2.0, "store": 2.0, "atomic": 20.0, "scratch": 8.0,
+    "div": 4.0, "sqrt": 6.0, "rsqrt": 8.0, "floordiv": 8.0, "mod": 8.0, "raw_div": 8.0, "raw_mod": 20.0,
+    "print": 20.0, "yield": 0.0,
 }  # fmt: skip
 _TRIPS = 16.0
 """Iterations assumed of a serial loop whose bounds are not constants."""
@@ -39,7 +42,9 @@ def _trips(node: Node) -> float:
 
 
 def is_cheap(region: Region) -> bool:
-    """Whether running a region for no lane costs less than asking whether there is one; only regions that touch no memory."""
+    """Whether running a region for no lane costs less than asking whether there is one; only regions that touch no
+    memory.
+    """
     cost = 0.0
     for node in region.nodes[:-1]:
         if node.regions or not node.op.pure:
@@ -51,3 +56,24 @@ def is_cheap(region: Region) -> bool:
 def count_nodes(region: Region) -> int:
     """Number of nodes, those of inner regions included."""
     return len(region.nodes) + sum(count_nodes(r) for n in region.nodes for r in n.regions)
+
+
+def has_loop(region: Region) -> bool:
+    """Whether a region holds a serial loop, at any depth."""
+    return any(n.op.name in ("for", "while") or any(has_loop(r) for r in n.regions) for n in region.nodes if n.regions)
+
+
+_SMALL_LOOPS = 200
+"""Nodes of a body whose values fit the registers twice."""
+
+
+def choose_lanes(region: Region, lanes: int, divergent: bool) -> int:
+    """Return how many lanes a body gets on a target whose registers hold ``lanes`` 32-bit elements.
+
+    An inner loop that carries values waits for its own results: two vectors in flight hide that (measured: 6.9 instead
+    of 12.4 ms for a recurrence of a sine). Not where lanes leave at different iterations, and not for 64-bit reals,
+    which fill two registers already.
+    """
+    if divergent or not has_loop(region) or count_nodes(region) > _SMALL_LOOPS:
+        return lanes
+    return lanes if any(node.type is dt.f64 for node in walk(region)) else 2 * lanes

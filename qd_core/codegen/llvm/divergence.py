@@ -1,14 +1,15 @@
 """Which values differ between the lanes of a vector of iterations.
 
-A value is *uniform* when all active lanes hold the same, else *varying*. Elementwise operations follow their operands, so the emitter decides
-those itself; what needs foresight are the arguments of loops, which depend on what the loop's end yields, and scratch memory,
-which depends on later stores. One fixpoint over the whole body finds these: a pass costs one set test an operation, and a second
-or third pass is needed only where a loop makes a value varying that began uniform.
+A value is *uniform* when all active lanes hold the same, else *varying*. Elementwise operations follow their operands,
+so the emitter decides those itself; what needs foresight are the arguments of loops, which depend on what the loop's
+end yields, and scratch memory, which depends on later stores. One fixpoint over the whole body finds these: a pass
+costs one set test an operation, and a second or third pass is needed only where a loop makes a value varying that began
+uniform.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from qd_core.ir.nodes import Arg, Node, Region, Value
 
@@ -26,11 +27,19 @@ class Divergence:
         Loops whose lanes may leave at different iterations.
     """
 
-    __slots__ = ("divergent", "varying")
+    __slots__ = ("_special", "divergent", "varying")
 
     def __init__(self, body: Region, seeds: Sequence[Arg]) -> None:
         self.varying: set[Value] = set(seeds)
         self.divergent: set[Node] = set()
+        self._special: dict[str, Callable[[Node, bool], None]] = {
+            "atomic": self._atomic,
+            "scratch": self._scratch,
+            "scratch_store": self._scratch_store,
+            "if": self._if,
+            "for": self._for,
+            "while": self._while,
+        }
         before = -1
         while before != len(self.varying) + len(self.divergent):
             before = len(self.varying) + len(self.divergent)
@@ -39,9 +48,9 @@ class Divergence:
     def _region(self, region: Region, under_mask: bool) -> None:
         varying = self.varying
         for node in region.nodes:
-            special = _SPECIAL.get(node.op.name)
+            special = self._special.get(node.op.name)
             if special is not None:
-                special(self, node, under_mask)
+                special(node, under_mask)
             elif not varying.isdisjoint(node.operands):
                 varying.add(node)
 
@@ -49,7 +58,9 @@ class Divergence:
         self.varying.add(node)
 
     def _scratch(self, node: Node, under_mask: bool) -> None:
-        """A length that varies is replaced by its maximum: the memory itself stays uniform until a store says otherwise."""
+        """A length that varies is replaced by its maximum: the memory itself stays uniform until a store says
+        otherwise.
+        """
 
     def _scratch_store(self, node: Node, under_mask: bool) -> None:
         scratch, index, value = node.operands
@@ -94,12 +105,7 @@ class Divergence:
         for init, arg, new, result in zip(inits, args, yields, node.results, strict=False):
             if init in varying or new in varying:
                 varying.add(arg)
-            # A lane that has left keeps its value: after the loop lanes differ although inside it the active ones did not.
+            # A lane that has left keeps its value: after the loop lanes differ although inside it the active ones did
+            # not.
             if diverges or arg in varying:
                 varying.add(result)
-
-
-_SPECIAL = {
-    "atomic": Divergence._atomic, "scratch": Divergence._scratch, "scratch_store": Divergence._scratch_store,
-    "if": Divergence._if, "for": Divergence._for, "while": Divergence._while,
-}  # fmt: skip

@@ -73,7 +73,8 @@ class Typed:
         return self.em.new(f"{name} {self.bool} {a}, {b}")
 
 
-Rule = Callable[..., str]
+Unary = Callable[[Typed, str], str]
+Binary = Callable[[Typed, str, str], str]
 
 
 def _operands(em: Emitter, node: Node) -> tuple[Typed, list[str]]:
@@ -85,7 +86,7 @@ def _operands(em: Emitter, node: Node) -> tuple[Typed, list[str]]:
     return Typed(em, dtype, False), [x.ref for x in lanes]
 
 
-def _register(name: str, rule: Rule) -> None:
+def _register(name: str, rule: Unary | Binary) -> None:
     def handler(em: Emitter, node: Node) -> None:
         typed, args = _operands(em, node)
         em.env[node] = Lane(rule(typed, *args), typed.wide)
@@ -145,9 +146,10 @@ def _affine(em: Emitter, name: str, a: Lane, b: Lane, d: DType) -> Lane | None:
     ref = em.new(f"{name} {LLVM[d]} {a.ref}, {b.ref}")
     if step == 0:
         return Lane(ref)
-    # A loop index plus or minus something uniform is taken not to wrap around between two lanes: the index of an iteration and the array
-    # indices made from it lie in ranges far from the ends of their type (extents are below 2^31). Products may wrap (hashes do), so the
-    # step of a product is not carried to a wider type, only used where the type stays.
+    # A loop index plus or minus something uniform is taken not to wrap around between two lanes: the index of an
+    # iteration and the array indices made from it lie in ranges far from the ends of their type (extents are below
+    # 2^31). Products may wrap (hashes do), so the step of a product is not carried to a wider type, only used where the
+    # type stays.
     exact = name != "mul" and (a.exact or not a.wide) and (b.exact or not b.wide)
     return Lane(ref, True, step, exact)
 
@@ -181,11 +183,14 @@ def _not(t: Typed, x: str) -> str:
     return t.op("xor", x, t.lit(True if t.dtype is dt.u1 else -1))
 
 
-def _intrinsic(name: str) -> Rule:
-    return lambda t, x: t.call(name, x)
+def _intrinsic(name: str) -> Unary:
+    def rule(t: Typed, x: str) -> str:
+        return t.call(name, x)
+
+    return rule
 
 
-def _count(name: str, extra: str = "") -> Rule:
+def _count(name: str, extra: str = "") -> Unary:
     def rule(t: Typed, x: str) -> str:
         n = t.call(name, x, extra=extra)
         if t.dtype.bits == 32:
@@ -195,21 +200,31 @@ def _count(name: str, extra: str = "") -> Rule:
     return rule
 
 
-_UNARY: dict[str, Rule] = {
+def _rsqrt(t: Typed, x: str) -> str:
+    return t.op("fdiv", t.lit(1), t.call("sqrt", x))
+
+
+def _isnan(t: Typed, x: str) -> str:
+    return t.compare("fcmp uno", x, x)
+
+
+def _isinf(t: Typed, x: str) -> str:
+    return t.compare("fcmp oeq", t.call("fabs", x), t.lit(float("inf")))
+
+
+_UNARY: dict[str, Unary] = {
     "neg": _neg, "abs": _abs, "sgn": _sgn, "not": _not,
-    "floor": _intrinsic("floor"), "ceil": _intrinsic("ceil"), "trunc": _intrinsic("trunc"), "round": _intrinsic("round"),
-    "sqrt": _intrinsic("sqrt"),
-    "rsqrt": lambda t, x: t.op("fdiv", t.lit(1), t.call("sqrt", x)),
-    "isnan": lambda t, x: t.compare("fcmp uno", x, x),
-    "isinf": lambda t, x: t.compare("fcmp oeq", t.call("fabs", x), t.lit(float("inf"))),
+    "floor": _intrinsic("floor"), "ceil": _intrinsic("ceil"), "trunc": _intrinsic("trunc"),
+    "round": _intrinsic("round"), "sqrt": _intrinsic("sqrt"),
+    "rsqrt": _rsqrt, "isnan": _isnan, "isinf": _isinf,
     "popcnt": _count("ctpop"), "clz": _count("ctlz", ", i1 false"),
 }  # fmt: skip
 for _name, _rule in _UNARY.items():
     _register(_name, _rule)
 
 
-# -- comparisons, extrema, choice ---------------------------------------------------------------------------------------
-def _comparison(name: str) -> Rule:
+# -- comparisons, extrema, choice --------------------------------------------------------------------------------------
+def _comparison(name: str) -> Binary:
     def rule(t: Typed, a: str, b: str) -> str:
         if t.dtype.is_real:
             return t.compare(f"fcmp {'une' if name == 'ne' else 'o' + name}", a, b)
@@ -219,7 +234,7 @@ def _comparison(name: str) -> Rule:
     return rule
 
 
-def _extremum(name: str) -> Rule:
+def _extremum(name: str) -> Binary:
     def rule(t: Typed, a: str, b: str) -> str:
         return t.call(f"{name}num" if t.dtype.is_real else f"{'s' if t.dtype.is_signed else 'u'}{name}", a, b)
 
@@ -245,13 +260,13 @@ def _select(em: Emitter, node: Node) -> None:
 HANDLERS["select"] = _select
 
 
-# -- division -----------------------------------------------------------------------------------------------------------
+# -- division ----------------------------------------------------------------------------------------------------------
 def _is_literal(ref: str) -> bool:
     return ref[0] != "%"
 
 
 def _safe_divisor(t: Typed, a: str, b: str) -> str:
-    """Divisor with 1 where dividing would trap: 0, and -1 under the minimum (whose quotient wraps to itself, as by 1)."""
+    """Divisor with 1 where dividing would trap: 0, and -1 under the minimum, which wraps to itself as by 1."""
     if _is_literal(b) and b not in (t.lit(0), t.lit(-1)):
         return b
     bad = t.compare("icmp eq", b, t.lit(0))
@@ -266,8 +281,8 @@ def _quotient(t: Typed, a: str, b: str) -> str:
     d = t.dtype
     signed = "s" if d.is_signed else "u"
     if t.wide and d.bits <= 32 and not _is_literal(b):
-        # No vector unit divides integers, but every quotient of 32-bit integers is exact in f64: a fraction is at least 1/|b| away from the next
-        # integer, which is more than the rounding error of a quotient of at most 2^32/|b|.
+        # No vector unit divides integers, but every quotient of 32-bit integers is exact in f64: a fraction is at least
+        # 1/|b| away from the next integer, which is more than the rounding error of a quotient of at most 2^32/|b|.
         r = t.like(dt.f64)
         q = r.op("fdiv", t.convert(f"{signed}itofp", a, dt.f64), t.convert(f"{signed}itofp", b, dt.f64))
         return r.convert(f"fpto{signed}i", q, d)
@@ -287,7 +302,11 @@ def _int_division(t: Typed, a: str, b: str, *, floor: bool, remainder: bool) -> 
     if floor and t.dtype.is_signed:
         inexact = t.compare("icmp ne", r, t.lit(0))
         below = t.logic("and", inexact, t.compare("icmp slt", t.op("xor", r, safe), t.lit(0)))
-        q, r = (q, t.select(below, t.op("add", r, safe), r)) if remainder else (t.select(below, t.op("sub", q, t.lit(1)), q), r)
+        q, r = (
+            (q, t.select(below, t.op("add", r, safe), r))
+            if remainder
+            else (t.select(below, t.op("sub", q, t.lit(1)), q), r)
+        )
     return _zero_by_zero(t, b, r if remainder else q)
 
 
@@ -315,12 +334,12 @@ def _raw_mod(t: Typed, a: str, b: str) -> str:
     return _int_division(t, a, b, floor=False, remainder=True)
 
 
-# -- shifts -------------------------------------------------------------------------------------------------------------
+# -- shifts ------------------------------------------------------------------------------------------------------------
 def _in_width(t: Typed, b: str) -> str:
     return t.compare("icmp ult", b, t.lit(t.dtype.bits))
 
 
-def _shift(instruction: str) -> Rule:
+def _shift(instruction: str) -> Binary:
     def rule(t: Typed, a: str, b: str) -> str:
         # The shifted value is poison where the amount is out of range, and not chosen there.
         return t.select(_in_width(t, b), t.op(instruction, a, b), t.lit(0))
@@ -334,7 +353,7 @@ def _sar(t: Typed, a: str, b: str) -> str:
     return t.op("ashr", a, t.call("umin", b, t.lit(t.dtype.bits - 1)))
 
 
-_BINARY: dict[str, Rule] = {
+_BINARY: dict[str, Binary] = {
     "floordiv": _floordiv, "mod": _mod, "raw_div": _raw_div, "raw_mod": _raw_mod,
     "shl": _shift("shl"), "shr": _shift("lshr"), "sar": _sar,
 }  # fmt: skip

@@ -1,13 +1,14 @@
 """The writer of one function body: values, vectors, masks and blocks.
 
-Text is a list of lines. A :class:`Lane` says how a value of the IR exists in the text: *uniform* (one scalar for all lanes), *affine* (a scalar for lane
-0 and a constant step from lane to lane, as the index of the vectorised axis has), or a *vector*. Uniform and affine values become vectors only where
-an operation needs one, and each such vector is written once a scope.
+Text is a list of lines. A :class:`Lane` says how a value of the IR exists in the text: *uniform* (one scalar for all
+lanes), *affine* (a scalar for lane 0 and a constant step from lane to lane, as the index of the vectorised axis has),
+or a *vector*. Uniform and affine values become vectors only where an operation needs one, and each such vector is
+written once a scope.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from qd_core.codegen.llvm.divergence import Divergence
 from qd_core.codegen.llvm.types import LLVM, MEMORY, SUFFIX, literal
 from qd_core.dtypes import DType
 from qd_core.errors import InvalidIRError
-from qd_core.ir.nodes import Arg, Node, Param, Region, Value
+from qd_core.ir.nodes import Node, Param, Region, Value
 
 if TYPE_CHECKING:
     from qd_core.codegen.llvm.module import ModuleWriter
@@ -148,8 +149,10 @@ class Emitter:
         self.undo.append(key)
 
     @contextmanager
-    def scope(self) -> Iterator[None]:
-        """Forget, at the end, the vectors and addresses that were written inside: their block need not dominate what follows."""
+    def scope(self) -> Generator[None]:
+        """Forget, at the end, the vectors and addresses that were written inside: their block need not dominate what
+        follows.
+        """
         mark = len(self.undo)
         try:
             yield
@@ -159,7 +162,7 @@ class Emitter:
             del self.undo[mark:]
 
     @contextmanager
-    def masked(self, mask: str | None) -> Iterator[None]:
+    def masked(self, mask: str | None) -> Generator[None]:
         """Write under ``mask``."""
         outer, self.mask = self.mask, mask
         try:
@@ -190,14 +193,16 @@ class Emitter:
         key = (lane.ref, lane.step)
         wide = self.cache.get(key)
         if wide is None:
-            wide = self.once(key, f"add {self.vector[dtype]} {self.splat(lane.ref, dtype)}, {self.steps(dtype, lane.step or 0)}")
+            wide = self.once(
+                key, f"add {self.vector[dtype]} {self.splat(lane.ref, dtype)}, {self.steps(dtype, lane.step or 0)}"
+            )
         return wide
 
     def steps(self, dtype: DType, step: int) -> str:
         """Return the constant vector 0, step, 2*step, ..."""
         t, bits = LLVM[dtype], dtype.bits
         half = 1 << (bits - 1)
-        items = (((l * step + half) & ((1 << bits) - 1)) - half for l in range(self.lanes))
+        items = (((lane * step + half) & ((1 << bits) - 1)) - half for lane in range(self.lanes))
         return "<" + ", ".join(f"{t} {i}" for i in items) + ">"
 
     def constant(self, dtype: DType, value: Any, wide: bool) -> str:
@@ -309,10 +314,9 @@ class Emitter:
         return ref
 
     # -- bodies ---------------------------------------------------------------------------------------------------
-    def analyse(self, body: Region, seeds: Sequence[Arg]) -> None:
-        """Find what varies when ``seeds`` do, and which results are used."""
-        if self.lanes > 1:
-            found = Divergence(body, seeds)
+    def prepare(self, body: Region, found: Divergence | None) -> None:
+        """Take what is known to vary (nothing without lanes), and find which results are used."""
+        if found is not None:
             self.varying, self.divergent = found.varying, found.divergent
         self.used = _used(body)
 

@@ -9,8 +9,9 @@ a fixed step     components of neighbouring elements: one wide load and a shuffl
 anything else    gather and scatter
 ===============  ============================================================
 
-Memory of inactive lanes is never touched: a gather or scatter under a mask sends them to the last active lane's element, where they read, or
-write again, what that lane does. It comes last in program order, so a repeated store changes nothing.
+Memory of inactive lanes is never touched: a gather or scatter under a mask sends them to the last active lane's
+element, where they read, or write again, what that lane does. It comes last in program order, so a repeated store
+changes nothing.
 """
 
 from __future__ import annotations
@@ -93,8 +94,9 @@ def _component(em: Emitter, param: Value, indices: Sequence[Value]) -> int | Non
 
 
 def _index64(em: Emitter, ref: str, d: DType) -> str:
-    # Indices lie in 0 to extent - 1 where a lane is active. Two active lanes whose indices are both in that range cannot be a wrap-around apart (their
-    # affine difference is far below 2^31), so the index of lane 0 may be widened and stepped from even where the sum could have wrapped.
+    # Indices lie in 0 to extent - 1 where a lane is active. Two active lanes whose indices are both in that range
+    # cannot be a wrap-around apart (their affine difference is far below 2^31), so the index of lane 0 may be widened
+    # and stepped from even where the sum could have wrapped.
     if d.bits == 64 or ref[0] != "%":
         return ref
     return em.once(("i64", ref), f"{'sext' if d.is_signed else 'zext'} {LLVM[d]} {ref} to i64")
@@ -122,7 +124,7 @@ def _vector_term(em: Emitter, total: str | None, ref: str, d: DType, stride: int
     return ref if total is None else em.once(("+", total, ref), f"add {wide} {total}, {ref}")
 
 
-# -- pointers -----------------------------------------------------------------------------------------------------------
+# -- pointers ----------------------------------------------------------------------------------------------------------
 def pointer(em: Emitter, at: Place, memory: str, shift: int = 0) -> str:
     """Return the pointer of the uniform part, ``shift`` scalars further."""
     p = at.base
@@ -157,12 +159,11 @@ def redirect(em: Emitter, vector: str, d: DType) -> str:
     return em.new(f"select {em.mask_type} {em.mask}, {em.vector[d]} {vector}, {em.vector[d]} {em.splat(last, d)}")
 
 
-def _pointers(em: Emitter, at: Place, memory: str) -> tuple[str, str]:
-    kind = f"<{em.lanes} x {em.target.pointer}>"
-    return kind, em.new(f"getelementptr {memory}, {em.target.pointer} {at.base}, {em.vector[dt.i64]} {offsets(em, at)}")
+def _pointers(em: Emitter, at: Place, memory: str) -> str:
+    return em.new(f"getelementptr {memory}, {em.target.pointer} {at.base}, {em.vector[dt.i64]} {offsets(em, at)}")
 
 
-# -- loads --------------------------------------------------------------------------------------------------------------
+# -- loads -------------------------------------------------------------------------------------------------------------
 def from_memory(em: Emitter, ref: str, d: DType, wide: bool) -> str:
     """Return a value read from memory in its register type."""
     if d is not dt.u1:
@@ -201,7 +202,8 @@ def _load_contiguous(em: Emitter, at: Place, d: DType, meta: str) -> str:
     if d.nbytes * 8 not in em.target.masked_memory:
         return _gather(em, at, d, meta)
     name = f"@llvm.masked.load.v{em.lanes}{_memory_suffix(d)}.p{em.target.address_space}"
-    return em.new(f"call {t} {name}({em.target.pointer} align {d.nbytes} {p}, {em.mask_type} {em.mask}, {t} zeroinitializer){meta}")
+    where = f"{em.target.pointer} align {d.nbytes} {p}"
+    return em.new(f"call {t} {name}({where}, {em.mask_type} {em.mask}, {t} zeroinitializer){meta}")
 
 
 def _memory_suffix(d: DType) -> str:
@@ -209,7 +211,9 @@ def _memory_suffix(d: DType) -> str:
 
 
 def _load_stepped(em: Emitter, at: Place, d: DType, meta: str) -> str:
-    """Components of neighbouring elements by one load of the whole elements, which lie in the array; other steps lane by lane."""
+    """Components of neighbouring elements by one load of the whole elements, which lie in the array; other steps lane
+    by lane.
+    """
     step, kind = at.step, at.param.type
     if isinstance(step, int) and step == kind.element_size and step <= 4 and at.component is not None:
         scalars = step * em.lanes
@@ -236,14 +240,32 @@ def _stepped_pointers(em: Emitter, at: Place, memory: str) -> list[str]:
     return pointers
 
 
-def _gather(em: Emitter, at: Place, d: DType, meta: str) -> str:
-    kind, pointers = _pointers(em, at, MEMORY[d])
+def gather(em: Emitter, pointers: str, d: DType, space: int = 0) -> str:
+    """Read one scalar for each lane; every pointer must be good."""
     t = em.vector_memory[d]
-    name = f"@llvm.masked.gather.v{em.lanes}{_memory_suffix(d)}.v{em.lanes}p{em.target.address_space}"
-    return em.new(f"call {t} {name}({kind} align {d.nbytes} {pointers}, {em.mask_type} splat (i1 true), {t} poison){meta}")
+    name = f"@llvm.masked.gather.v{em.lanes}{_memory_suffix(d)}.v{em.lanes}p{space}"
+    where = f"{_vector_of_pointers(em, space)} align {d.nbytes} {pointers}"
+    return em.new(f"call {t} {name}({where}, {em.mask_type} splat (i1 true), {t} poison)")
 
 
-# -- stores -------------------------------------------------------------------------------------------------------------
+def scatter(em: Emitter, pointers: str, wide: str, d: DType, space: int = 0) -> None:
+    """Write one scalar for each lane, in the order of the lanes; every pointer must be good."""
+    name = f"@llvm.masked.scatter.v{em.lanes}{_memory_suffix(d)}.v{em.lanes}p{space}"
+    where = f"{_vector_of_pointers(em, space)} align {d.nbytes} {pointers}"
+    em.line(f"call void {name}({em.vector_memory[d]} {wide}, {where}, {em.mask_type} splat (i1 true))")
+
+
+def _vector_of_pointers(em: Emitter, space: int) -> str:
+    return f"<{em.lanes} x {'ptr' if space == 0 else f'ptr addrspace({space})'}>"
+
+
+def _gather(em: Emitter, at: Place, d: DType, meta: str) -> str:
+    result = gather(em, _pointers(em, at, MEMORY[d]), d, em.target.address_space)
+    em.lines[-1] += meta
+    return result
+
+
+# -- stores ------------------------------------------------------------------------------------------------------------
 def _store(em: Emitter, node: Node) -> None:
     param, *indices, value = node.operands
     d, lane = value.type, em.env[value]
@@ -286,9 +308,8 @@ def _store_stepped(em: Emitter, at: Place, d: DType, wide: str, meta: str) -> No
 
 
 def _scatter(em: Emitter, at: Place, d: DType, wide: str, meta: str) -> None:
-    kind, pointers = _pointers(em, at, MEMORY[d])
-    name = f"@llvm.masked.scatter.v{em.lanes}{_memory_suffix(d)}.v{em.lanes}p{em.target.address_space}"
-    em.line(f"call void {name}({em.vector_memory[d]} {wide}, {kind} align {d.nbytes} {pointers}, {em.mask_type} splat (i1 true)){meta}")
+    scatter(em, _pointers(em, at, MEMORY[d]), wide, d, em.target.address_space)
+    em.lines[-1] += meta
 
 
 def _extent(em: Emitter, node: Node) -> None:

@@ -1,7 +1,7 @@
 """Checks and prints: records in the log, written out of line.
 
-The log is an array of i64 words: cursor, capacity, dropped, first error (site + 1), then records {site, iteration, payload}. The body only
-tests; one function a site writes the record.
+The log is an array of i64 words: cursor, capacity, dropped, first error (site + 1), then records {site, iteration,
+payload}. The body only tests; one function a site writes the record.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def _record(em: Emitter, node: Node, number: str) -> None:
     values = node.operands[1:] if node.op.name == "check" else node.operands
     words = [_iteration(em, number), *(_word(em, _lane_value(em, em.env[v], v.type, number), v.type) for v in values)]
     arguments = ", ".join(f"i64 {w}" for w in words)
-    em.line(f"call void {_writer(em, node, len(values))}({em.target.pointer} {em.address(em.module.log(node))}, {arguments})")
+    log = f"{em.target.pointer} {em.address(em.module.log(node))}"
+    em.line(f"call void {_writer(em, node, len(values))}({log}, {arguments})")
 
 
 def _check(em: Emitter, node: Node) -> None:

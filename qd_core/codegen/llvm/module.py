@@ -6,6 +6,8 @@ from qd_core.backend.contract import CompileOptions
 
 # The writers of operations register themselves.
 from qd_core.codegen.llvm import atomics, control, convert, elementwise, memory, messages, scratch  # noqa: F401  # pyright: ignore
+from qd_core.codegen.llvm.cost import choose_lanes
+from qd_core.codegen.llvm.divergence import Divergence
 from qd_core.codegen.llvm.emitter import Emitter
 from qd_core.codegen.llvm.target import LlvmTarget
 from qd_core.errors import InvalidIRError
@@ -42,6 +44,7 @@ class ModuleWriter:
         self.sites: set[int] = set()
         self.flags = FAST if options.fast_math else ""
         self.attributes = target.attributes
+        self._divergence: dict[Task, Divergence] = {}
         self._log: Param | None = None
         self._metadata = ["!0 = !{}"]
         self._alias: dict[Value, str] = {}
@@ -77,14 +80,26 @@ class ModuleWriter:
     def log(self, node: Node) -> Param:
         """Return the parameter that is the log; `InvalidIRError` when the program has none."""
         if self._log is None:
-            raise InvalidIRError(f"the program {self.program.name!r} writes messages but has no log parameter", span=node.span)
+            raise InvalidIRError(
+                f"the program {self.program.name!r} writes messages but has no log parameter", span=node.span
+            )
         return self._log
 
+    def divergence(self, task: Task) -> Divergence | None:
+        """Return what varies between the lanes of a task; None for a task that runs without lanes."""
+        serial = not task.extents or task.attrs.get("serialize")
+        if serial or (self.options.lanes or self.target.lanes) == 1:
+            return None
+        if task not in self._divergence:
+            self._divergence[task] = Divergence(task.body, task.body.args[-1:])
+        return self._divergence[task]
+
     def lanes(self, task: Task) -> int:
-        """Lanes of a task: those of the target (or the option), one for serial tasks."""
-        if not task.extents or task.attrs.get("serialize"):
+        """Return the lanes of a task: the option, or what suits the target and the body."""
+        found = self.divergence(task)
+        if found is None:
             return 1
-        return self.options.lanes or self.target.lanes
+        return self.options.lanes or choose_lanes(task.body, self.target.lanes, bool(found.divergent))
 
     def emitter(self, lanes: int) -> Emitter:
         """Return a writer of one function."""
@@ -122,7 +137,9 @@ def emit_module(program: Program, target: LlvmTarget, options: CompileOptions) -
         try:
             target.form.task(writer, number, task)
         except KeyError as missing:
-            raise InvalidIRError(f"task {task.name!r} holds the operation {missing}, which is not native: legalise the program first") from missing
+            raise InvalidIRError(
+                f"task {task.name!r} holds the operation {missing}, which is not native: legalise the program first"
+            ) from missing
     target.form.finish(writer)
     return writer.text()
 

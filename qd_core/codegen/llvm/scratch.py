@@ -9,7 +9,7 @@ from qd_core import dtypes as dt
 from qd_core.codegen.llvm.convert import convert
 from qd_core.codegen.llvm.elementwise import Typed
 from qd_core.codegen.llvm.emitter import HANDLERS, Emitter, Lane
-from qd_core.codegen.llvm.memory import from_memory, redirect, to_memory
+from qd_core.codegen.llvm.memory import from_memory, gather, redirect, scatter, to_memory
 from qd_core.codegen.llvm.types import MEMORY
 from qd_core.dtypes import DType
 from qd_core.ir.nodes import Node, Value
@@ -26,6 +26,7 @@ def _scratch(em: Emitter, node: Node) -> None:
     count = em.new(f"call i64 @llvm.smax.i64(i64 {longest}, i64 0)")
     nbytes = em.new(f"mul i64 {count}, {entry}")
     em.env[node] = Lane(em.target.form.allocate(em, nbytes))
+    em.known[node] = em.mask
 
 
 def _longest(em: Emitter, length: Lane, d: DType) -> str:
@@ -65,10 +66,7 @@ def _load(em: Emitter, node: Node) -> None:
     scratch, index = node.operands
     d, base, at = node.type, em.env[scratch].ref, em.env[index]
     if at.wide:
-        pointers, t = _entries(em, scratch, index, MEMORY[d]), em.vector_memory[d]
-        name = f"@llvm.masked.gather.v{em.lanes}{'f' if d.is_real else 'i'}{d.nbytes * 8}.v{em.lanes}p0"
-        arguments = f"<{em.lanes} x ptr> align {d.nbytes} {pointers}, {em.mask_type} splat (i1 true), {t} poison"
-        raw, wide = em.new(f"call {t} {name}({arguments})"), True
+        raw, wide = gather(em, _entries(em, scratch, index, MEMORY[d]), d), True
     else:
         wide = _per_lane(em, scratch)
         t = em.vector_memory[d] if wide else MEMORY[d]
@@ -87,15 +85,13 @@ def _store(em: Emitter, node: Node) -> None:
     t = em.vector_memory[d]
     wide = em.widen(lane, d)
     if at.wide:
-        pointers = _entries(em, scratch, index, MEMORY[d])
-        name = f"@llvm.masked.scatter.v{em.lanes}{'f' if d.is_real else 'i'}{d.nbytes * 8}.v{em.lanes}p0"
-        raw = to_memory(em, redirect(em, wide, d), d, True)
-        em.line(f"call void {name}({t} {raw}, <{em.lanes} x ptr> align {d.nbytes} {pointers}, {em.mask_type} splat (i1 true))")
+        scatter(em, _entries(em, scratch, index, MEMORY[d]), to_memory(em, redirect(em, wide, d), d, True), d)
         return
     p = _row(em, base, at, index.type, t)
     alignment = min(d.nbytes * em.lanes, 32)
-    if em.mask is not None:
-        # The memory is this vector's alone: inactive lanes' entries are written back rather than masked out.
+    if em.mask is not None and em.mask != em.known[scratch]:
+        # The memory is this vector's alone: entries of lanes that will be active again are written back rather than
+        # masked out. Lanes that were not active when it was reserved never read it.
         old = from_memory(em, em.new(f"load {t}, ptr {p}, align {alignment}"), d, True)
         wide = em.new(f"select {em.mask_type} {em.mask}, {em.vector[d]} {wide}, {em.vector[d]} {old}")
     em.line(f"store {t} {to_memory(em, wide, d, True)}, ptr {p}, align {alignment}")

@@ -10,7 +10,11 @@ from qd_core.dtypes import DType
 
 __all__ = ["LLVM", "MEMORY", "SUFFIX", "literal"]
 
-LLVM: dict[DType, str] = {d: f"i{d.bits}" for d in dt.ALL if not d.is_real} | {dt.f16: "half", dt.f32: "float", dt.f64: "double"}
+LLVM: dict[DType, str] = {d: f"i{d.bits}" for d in dt.ALL if not d.is_real} | {
+    dt.f16: "half",
+    dt.f32: "float",
+    dt.f64: "double",
+}
 """Type of a value in registers."""
 
 MEMORY: dict[DType, str] = LLVM | {dt.u1: "i8"}
