@@ -1,6 +1,7 @@
 """Functions of `qd.` that work in kernels and in Python scope.
 
-In kernels a call has the meaning of `qd_core.frontend.intrinsics`; in Python scope the functions here run, on Python numbers, NumPy arrays
+In kernels a call has the meaning of `qd_core.frontend.intrinsics`; in Python scope the functions here run, on Python
+numbers, NumPy arrays
 and `qd.Matrix`.
 """
 
@@ -133,7 +134,9 @@ def raw_mod(a: Any, b: Any) -> Any:
 def bit_shr(x: Any, amount: Any) -> Any:
     """Shift right, filling with zeros."""
     value = np.asarray(x)
-    return np.right_shift(value.view(f"u{value.dtype.itemsize}"), np.asarray(amount).astype(f"u{value.dtype.itemsize}")).view(value.dtype)[()]
+    return np.right_shift(
+        value.view(f"u{value.dtype.itemsize}"), np.asarray(amount).astype(f"u{value.dtype.itemsize}")
+    ).view(value.dtype)[()]
 
 
 @kernel_meaning("select")
@@ -174,10 +177,12 @@ def one(x: Any) -> Any:
     return _apply(lambda v: np.ones_like(v)[()], x)
 
 
-# -- iteration ----------------------------------------------------------------------------------------------------------
+# -- iteration
+# ----------------------------------------------------------------------------------------------------------
 @kernel_meaning("ndrange")
 def ndrange(*bounds: Any, axes: Iterable[int] | None = None) -> NdRange:
-    """Box of one stop, or (start, stop) pair, an axis: iterate over its points in row-major order, in kernels in parallel.
+    """Box of one stop, or (start, stop) pair, an axis: iterate over its points in row-major order, in kernels in
+    parallel.
 
     Parameters
     ----------
@@ -197,7 +202,8 @@ def grouped(box: Any) -> Any:
     return (Vector(list(point)) for point in box)
 
 
-# -- directives: their effect is on the compilation of a kernel ---------------------------------------------------------
+# -- directives: their effect is on the compilation of a kernel
+# ---------------------------------------------------------
 @kernel_meaning("static_print")
 def static_print(*args: Any, **kwargs: Any) -> None:
     """Print while the kernel is compiled."""
@@ -228,12 +234,15 @@ def assume_in_range(value: Any, base: Any, low: Any, high: Any) -> Any:
     return value
 
 
-# -- atomics ------------------------------------------------------------------------------------------------------------
+# -- atomics
+# ------------------------------------------------------------------------------------------------------------
 def _atomic(kind: str, doc: str) -> Callable[[Any, Any], Any]:
     name = f"atomic_{kind}"
 
     def function(place: Any, value: Any) -> NoReturn:
-        raise QuadrantsSyntaxError(f"qd.{name} is only available in kernels", hint="in Python scope, assign: x[i] = ...")
+        raise QuadrantsSyntaxError(
+            f"qd.{name} is only available in kernels", hint="in Python scope, assign: x[i] = ..."
+        )
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{doc} Returns the old value."

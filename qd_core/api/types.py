@@ -40,7 +40,9 @@ def matrix(n: int, m: int, dtype: Any = None) -> MatrixType:
 
 
 def struct(**members: Any) -> StructType:
-    """Type of structs with the given members: scalar, vector, matrix or struct types. ``__struct_methods`` may hold `@qd.func` functions."""
+    """Type of structs with the given members: scalar, vector, matrix or struct types. ``__struct_methods`` may hold
+    `@qd.func` functions.
+    """
     methods = members.pop("__struct_methods", {})
     return StructType(members, methods)
 

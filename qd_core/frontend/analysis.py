@@ -1,4 +1,6 @@
-"""Facts about statements that lowering needs before it reaches them: what a loop assigns, where `break` and `continue` lead."""
+"""Facts about statements that lowering needs before it reaches them: what a loop assigns, where `break` and `continue`
+lead.
+"""
 
 from __future__ import annotations
 

@@ -81,7 +81,9 @@ class StructType:
 
     __slots__ = ("members", "methods", "name")
 
-    def __init__(self, members: Mapping[str, Any], methods: Mapping[str, Any] | None = None, name: str = "struct") -> None:
+    def __init__(
+        self, members: Mapping[str, Any], methods: Mapping[str, Any] | None = None, name: str = "struct"
+    ) -> None:
         self.members: dict[str, Any] = dict(members)
         self.methods: dict[str, Any] = dict(methods or {})
         self.name = name
@@ -91,7 +93,11 @@ class StructType:
         return PYTHON_SCOPE["struct"](self, *members, **named)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StructType) and list(self.members.items()) == list(other.members.items()) and self.methods == other.methods
+        return (
+            isinstance(other, StructType)
+            and list(self.members.items()) == list(other.members.items())
+            and self.methods == other.methods
+        )
 
     def __hash__(self) -> int:
         return hash((tuple(self.members), self.name))
@@ -136,7 +142,7 @@ class NdarrayType:
 
     def __class_getitem__(cls, key: Any) -> NdarrayType:
         """``NDArray[dtype, ndim]``."""
-        return cls(*key) if isinstance(key, tuple) else cls(key)  # pyright: ignore[reportUnknownArgumentType]
+        return cls(*key) if isinstance(key, tuple) else cls(key)
 
     def __repr__(self) -> str:
         return f"ndarray(dtype={self.dtype!r}, ndim={self.ndim!r}, element_shape={self.element_shape!r})"

@@ -1,4 +1,5 @@
-"""Typed arithmetic: literals, promotion, casts, unary and binary operations on scalars and, element by element, on matrices.
+"""Typed arithmetic: literals, promotion, casts, unary and binary operations on scalars and, element by element, on
+matrices.
 
 Two compile-time numbers are combined by Python; the result is typed when it meets a run-time value or a variable.
 """
@@ -14,11 +15,23 @@ from typing import Any
 from qd_core import dtypes as dt
 from qd_core.dtypes import PROMOTION, DType
 from qd_core.frontend.context import Lowering
-from qd_core.frontend.values import MatrixValue, describe, is_number
+from qd_core.frontend.values import ArrayRef, MatrixValue, describe, is_number
 from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Value
 
-__all__ = ["as_condition", "as_matrix", "as_scalar", "binary", "cast", "compare", "converted", "elementwise", "promote_all", "to_runtime", "unary"]
+__all__ = [
+    "as_condition",
+    "as_matrix",
+    "as_scalar",
+    "binary",
+    "cast",
+    "compare",
+    "converted",
+    "elementwise",
+    "promote_all",
+    "to_runtime",
+    "unary",
+]
 
 Scalar = Value
 Binary = Callable[[Lowering, Any, Value, Value], Value]
@@ -32,7 +45,8 @@ _PYTHON: dict[type[ast.AST], Callable[..., Any]] = {
 }  # fmt: skip
 
 
-# -- conversions --------------------------------------------------------------------------------------------------------
+# -- conversions
+# --------------------------------------------------------------------------------------------------------
 def as_scalar(ctx: Lowering, x: Any, node: ast.AST | None = None) -> Value:
     """Return ``x`` as an SSA scalar: compile-time numbers become constants of the default types."""
     if isinstance(x, Value):
@@ -51,7 +65,11 @@ def as_scalar(ctx: Lowering, x: Any, node: ast.AST | None = None) -> Value:
         dtype = dt.from_numpy(x.dtype)
         if dtype is not None:
             return as_scalar(ctx, x.item(), node)
-    ctx.type_error(f"{describe(x)} is no value of the kernel language", node, hint="only numbers, vectors, matrices and structs exist at run time")
+    ctx.type_error(
+        f"{describe(x)} is no value of the kernel language",
+        node,
+        hint="only numbers, vectors, matrices and structs exist at run time",
+    )
 
 
 def _integer(ctx: Lowering, x: int, node: ast.AST | None) -> Value:
@@ -83,7 +101,7 @@ def as_matrix(ctx: Lowering, x: Any, node: ast.AST | None = None, dtype: DType |
         dtype = dtype or own
     if not isinstance(x, (list, tuple)) or not x:
         ctx.type_error(f"{describe(x)} is no vector or matrix", node)
-    rows: list[Any] = list(x)  # pyright: ignore[reportUnknownArgumentType]
+    rows: list[Any] = list(x)
     if any(isinstance(r, (list, tuple, MatrixValue)) or hasattr(r, "__qd_matrix__") for r in rows):
         return _from_rows(ctx, [as_matrix(ctx, r, node, dtype) for r in rows], node, dtype)
     if dtype is not None:
@@ -115,7 +133,11 @@ def cast(ctx: Lowering, x: Any, dtype: DType, node: ast.AST | None = None) -> An
         wide = dt.i64.min <= x <= dt.u64.max
         return ctx.builder.const(dtype, x) if wide else _integer(ctx, x, node)
     if isinstance(x, (int, float)):
-        return ctx.builder.cast(ctx.builder.const(dt.f64, x), dtype) if isinstance(x, float) else _from_literal(ctx, x, dtype)
+        return (
+            ctx.builder.cast(ctx.builder.const(dt.f64, x), dtype)
+            if isinstance(x, float)
+            else _from_literal(ctx, x, dtype)
+        )
     value = to_runtime(ctx, x, node)
     if isinstance(value, MatrixValue):
         if value.dtype is dtype:
@@ -139,11 +161,16 @@ def as_condition(ctx: Lowering, x: Any, node: ast.AST) -> Value:
     if value.type is dt.u1:
         return value
     if value.type.is_real:
-        ctx.type_error(f"a condition must be an integer or a comparison, got {value.type.name}", node, hint="compare with a number, as in `x != 0`")
+        ctx.type_error(
+            f"a condition must be an integer or a comparison, got {value.type.name}",
+            node,
+            hint="compare with a number, as in `x != 0`",
+        )
     return ctx.builder.emit("ne", value, ctx.builder.const(value.type, 0))
 
 
-# -- element by element -------------------------------------------------------------------------------------------------
+# -- element by element
+# -------------------------------------------------------------------------------------------------
 def elementwise(ctx: Lowering, f: Callable[..., Value], args: tuple[Any, ...], node: ast.AST | None) -> Any:
     """Apply ``f`` to scalars, or to each component of matrices of one shape; scalars are broadcast."""
     values = [to_runtime(ctx, a, node) for a in args]
@@ -151,14 +178,19 @@ def elementwise(ctx: Lowering, f: Callable[..., Value], args: tuple[Any, ...], n
     if not shapes:
         return f(*values)
     if len(shapes) > 1:
-        ctx.type_error(f"shapes do not match: {' and '.join(describe(v) for v in values)}", node, hint="element-wise operations need equal shapes; use `@` for a matrix product")
+        ctx.type_error(
+            f"shapes do not match: {' and '.join(describe(v) for v in values)}",
+            node,
+            hint="element-wise operations need equal shapes; use `@` for a matrix product",
+        )
     (shape,) = shapes
     count = math.prod(shape)
     columns = [v.items if isinstance(v, MatrixValue) else (v,) * count for v in values]
     return MatrixValue(shape, [f(*row) for row in zip(*columns, strict=True)])
 
 
-# -- binary -------------------------------------------------------------------------------------------------------------
+# -- binary
+# -------------------------------------------------------------------------------------------------------------
 def binary(ctx: Lowering, op: type[ast.operator], a: Any, b: Any, node: ast.AST) -> Any:
     """Evaluate ``a op b``."""
     if not isinstance(a, (Value, MatrixValue)) and not isinstance(b, (Value, MatrixValue)):
@@ -174,7 +206,12 @@ def binary(ctx: Lowering, op: type[ast.operator], a: Any, b: Any, node: ast.AST)
 
 
 def _both_known(ctx: Lowering, op: type[ast.operator], a: Any, b: Any, node: ast.AST) -> tuple[bool, Any]:
-    """Combine two compile-time objects in Python; numbers whose result Python refuses are left to the kernel's arithmetic."""
+    """Combine two compile-time objects in Python; numbers whose result Python refuses are left to the kernel's
+    arithmetic.
+    """
+    for x in (a, b):
+        if isinstance(x, ArrayRef):
+            ctx.type_error(f"{describe(x)} is no value", node, hint=f"index it, as in `{x.name}[i]`")
     if isinstance(a, (list, tuple)) or isinstance(b, (list, tuple)):
         return _both_lists(ctx, op, a, b)
     if hasattr(a, "__qd_matrix__") or hasattr(b, "__qd_matrix__"):
@@ -186,8 +223,7 @@ def _both_known(ctx: Lowering, op: type[ast.operator], a: Any, b: Any, node: ast
     except ZeroDivisionError:
         return False, None
     except Exception as cause:
-        name = type(op).__name__
-        ctx.type_error(f"{describe(a)} and {describe(b)} cannot be combined ({name}): {cause}", node)
+        ctx.type_error(f"{describe(a)} and {describe(b)} cannot be combined ({op.__name__}): {cause}", node)
     if isinstance(value, complex):
         return False, None
     return True, value
@@ -205,7 +241,12 @@ def _is_int(x: Any) -> bool:
 
 
 def _negative_exponent(ctx: Lowering, node: ast.AST) -> None:
-    ctx.type_error("Negative exponent in pow(int, int) is not allowed.", node, why="the result would be an integer", hint="make the base a real number")
+    ctx.type_error(
+        "Negative exponent in pow(int, int) is not allowed.",
+        node,
+        why="the result would be an integer",
+        hint="make the base a real number",
+    )
 
 
 def _arithmetic_type(ctx: Lowering, a: Value, b: Value) -> DType:
@@ -247,7 +288,9 @@ def division(name: str) -> Binary:
         ctx.at(node)
         if not dtype.is_real and not constant_of(b):
             ok = builder.emit("ne", b, builder.const(dtype, 0))
-            builder.check("division", ok, (a,), message=("integer division by zero: ", (0,), " by 0"), names=("dividend",))
+            builder.check(
+                "division", ok, (a,), message=("integer division by zero: ", (0,), " by 0"), names=("dividend",)
+            )
         return builder.emit(name, a, b)
 
     return rule
@@ -266,7 +309,11 @@ def _pow(ctx: Lowering, node: Any, a: Value, b: Value) -> Value:
         return _integer_pow(ctx, node, a, b, exponent)
     dtype = PROMOTION[a.type, b.type]
     a = builder.cast(a, dtype)
-    if exponent is not None and exponent in (1, 2, 3):  # products of at most two roundings are within the bound of `pow`
+    if exponent is not None and exponent in (
+        1,
+        2,
+        3,
+    ):  # products of at most two roundings are within the bound of `pow`
         return builder.emit("powi", a, builder.const(dt.i32, int(exponent)))
     return builder.emit("pow", a, builder.cast(b, dtype))
 
@@ -277,7 +324,9 @@ def _integer_pow(ctx: Lowering, node: Any, a: Value, b: Value, exponent: Any) ->
         _negative_exponent(ctx, node)
     if a.type.is_integral and exponent is None and ctx.options.debug and b.type.kind == "i":
         ok = builder.emit("ge", b, builder.const(b.type, 0))
-        builder.check("assert", ok, (b,), message="Negative exponent in pow(int, int) is not allowed.", names=("exponent",))
+        builder.check(
+            "assert", ok, (b,), message="Negative exponent in pow(int, int) is not allowed.", names=("exponent",)
+        )
     return builder.emit("powi", a, builder.cast(b, dt.i32))
 
 
@@ -295,7 +344,11 @@ def _bits(name: str) -> Binary:
 def _need_integers(ctx: Lowering, node: Any, *values: Value) -> None:
     if any(v.type.is_real for v in values):
         types = " and ".join(v.type.name for v in values)
-        ctx.type_error(f"bit operations need integers, got {types}", node, hint="convert with qd.cast, or take the bits with qd.bit_cast")
+        ctx.type_error(
+            f"bit operations need integers, got {types}",
+            node,
+            hint="convert with qd.cast, or take the bits with qd.bit_cast",
+        )
 
 
 def shift(name: str) -> Binary:
@@ -329,13 +382,14 @@ _BINARY: dict[type[ast.AST], Binary] = {
 }  # fmt: skip
 
 
-# -- comparison ---------------------------------------------------------------------------------------------------------
+# -- comparison
+# ---------------------------------------------------------------------------------------------------------
 _COMPARE = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
 
 
 def compare(ctx: Lowering, op: type[ast.cmpop], a: Any, b: Any, node: ast.AST) -> Any:
     """Evaluate one comparison; `u1` (by component for matrices), or a Python truth value for compile-time operands."""
-    name = _COMPARE.get(op)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    name = _COMPARE.get(op)
     if name is None:
         return _identity(ctx, op, a, b, node)
     if not isinstance(a, (Value, MatrixValue)) and not isinstance(b, (Value, MatrixValue)):
@@ -358,15 +412,23 @@ def _identity(ctx: Lowering, op: type[ast.cmpop], a: Any, b: Any, node: ast.AST)
     """``is``, ``is not``, ``in``, ``not in``: on compile-time objects only."""
     known = not any(isinstance(v, (Value, MatrixValue)) for v in (a, b))
     if not known or not (ctx.static_depth or a is None or b is None):
-        ctx.syntax_error(f"Operator {_WORDS[op]!r} is only supported in qd.static", node, hint="wrap the comparison: qd.static(...)")
-    results = {ast.Is: lambda: a is b, ast.IsNot: lambda: a is not b, ast.In: lambda: a in b, ast.NotIn: lambda: a not in b}
+        ctx.syntax_error(
+            f"Operator {_WORDS[op]!r} is only supported in qd.static", node, hint="wrap the comparison: qd.static(...)"
+        )
+    results = {
+        ast.Is: lambda: a is b,
+        ast.IsNot: lambda: a is not b,
+        ast.In: lambda: a in b,
+        ast.NotIn: lambda: a not in b,
+    }
     return ctx.compile_time(results[op], node, "the comparison")  # pyright: ignore[reportArgumentType]
 
 
 _WORDS: dict[type[ast.cmpop], str] = {ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in"}
 
 
-# -- unary --------------------------------------------------------------------------------------------------------------
+# -- unary
+# --------------------------------------------------------------------------------------------------------------
 def unary(ctx: Lowering, op: type[ast.unaryop], a: Any, node: ast.AST) -> Any:
     """Evaluate ``op a``."""
     if not isinstance(a, (Value, MatrixValue)) and not isinstance(a, (list, tuple)) and not hasattr(a, "__qd_matrix__"):
@@ -381,7 +443,11 @@ def _neg(ctx: Lowering, node: ast.AST, a: Value) -> Value:
 
 def _not(ctx: Lowering, node: ast.AST, a: Value) -> Value:
     if a.type.is_real:
-        ctx.type_error(f"`not` needs an integer or a comparison, got {a.type.name}", node, hint="compare with a number, as in `x == 0`")
+        ctx.type_error(
+            f"`not` needs an integer or a comparison, got {a.type.name}",
+            node,
+            hint="compare with a number, as in `x == 0`",
+        )
     ctx.at(node)
     return ctx.builder.emit("not", a) if a.type is dt.u1 else ctx.builder.emit("eq", a, ctx.builder.const(a.type, 0))
 

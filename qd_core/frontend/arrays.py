@@ -15,7 +15,15 @@ from qd_core.frontend.values import ArrayRef, MatrixValue, describe
 from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Value
 
-__all__ = ["array_shape", "atomic_element", "element_like", "element_value", "load_element", "resolve_indices", "store_element"]
+__all__ = [
+    "array_shape",
+    "atomic_element",
+    "element_like",
+    "element_value",
+    "load_element",
+    "resolve_indices",
+    "store_element",
+]
 
 Component = tuple[Value, ...]
 
@@ -30,14 +38,16 @@ def array_shape(ctx: Lowering, array: ArrayRef) -> tuple[Value, ...]:
 def resolve_indices(ctx: Lowering, array: ArrayRef, raw: Any, node: ast.AST) -> tuple[Value, ...]:
     """Return one integer an axis from what stands in the brackets: scalars, index vectors, tuples of both, or None."""
     flat: list[Value] = []
-    for part in raw if isinstance(raw, (tuple, list)) else (raw,):  # pyright: ignore[reportUnknownVariableType]
+    for part in raw if isinstance(raw, (tuple, list)) else (raw,):
         _append_index(ctx, part, flat, node)
     if len(flat) != array.ndim:
         ctx.error(
             QuadrantsIndexError,
             f"{array.name!r} has {array.ndim} axes and is indexed with {len(flat)}",
             node,
-            hint="element components are indexed in brackets of their own, as in `x[i][0]`" if len(flat) > array.ndim else "",
+            hint="element components are indexed in brackets of their own, as in `x[i][0]`"
+            if len(flat) > array.ndim
+            else "",
         )
     return tuple(flat)
 
@@ -50,7 +60,11 @@ def _append_index(ctx: Lowering, part: Any, flat: list[Value], node: ast.AST) ->
     value = to_runtime(ctx, part, node)
     for v in value.items if isinstance(value, MatrixValue) else (value,):
         if v.type.is_real:
-            ctx.type_error(f"an index must be an integer, got {v.type.name}", node, hint="convert with int(...) or qd.cast(..., qd.i32)")
+            ctx.type_error(
+                f"an index must be an integer, got {v.type.name}",
+                node,
+                hint="convert with int(...) or qd.cast(..., qd.i32)",
+            )
         flat.append(ctx.builder.cast(v, dt.i32) if v.type is dt.u1 else v)
 
 
@@ -81,7 +95,9 @@ def _inside(ctx: Lowering, array: ArrayRef, indices: Sequence[Value]) -> Value |
     return None if constant_of(ok) is True else ok
 
 
-def _check_bounds(ctx: Lowering, array: ArrayRef, ok: Value, indices: Sequence[Value], extents: Sequence[Value]) -> None:
+def _check_bounds(
+    ctx: Lowering, array: ArrayRef, ok: Value, indices: Sequence[Value], extents: Sequence[Value]
+) -> None:
     n = len(indices)
     message: list[Any] = [f"index out of bounds: {array.name}["]
     for k in range(n):
@@ -117,7 +133,14 @@ def _masked(ctx: Lowering, ok: Value | None, access: Callable[[], list[Value]]) 
     return list(builder.if_(ok, then, otherwise))
 
 
-def load_element(ctx: Lowering, array: ArrayRef, indices: Sequence[Value], node: ast.AST, part: Component = (), shape: tuple[int, ...] | None = None) -> Any:
+def load_element(
+    ctx: Lowering,
+    array: ArrayRef,
+    indices: Sequence[Value],
+    node: ast.AST,
+    part: Component = (),
+    shape: tuple[int, ...] | None = None,
+) -> Any:
     """Load an element, or the component (row) ``part`` of it, whose remaining shape is ``shape``."""
     shape = array.element_shape if shape is None else shape
     ok = _inside(ctx, array, indices)
@@ -141,12 +164,22 @@ def element_like(ctx: Lowering, array: ArrayRef, shape: tuple[int, ...], value: 
     if not isinstance(value, MatrixValue):
         return [cast(ctx, value, array.dtype, node)] * size
     value = cast(ctx, value, array.dtype, node)
-    if value.shape != shape and not (len(value.items) == size and (value.shape, shape) in (((size,), (size, 1)), ((size, 1), (size,)))):
+    if value.shape != shape and not (
+        len(value.items) == size and (value.shape, shape) in (((size,), (size, 1)), ((size, 1), (size,)))
+    ):
         ctx.type_error(f"cannot store {describe(value)} in an element of shape {shape} of {array.name!r}", node)
     return list(value.items)
 
 
-def store_element(ctx: Lowering, array: ArrayRef, indices: Sequence[Value], value: Any, node: ast.AST, part: Component = (), shape: tuple[int, ...] | None = None) -> None:
+def store_element(
+    ctx: Lowering,
+    array: ArrayRef,
+    indices: Sequence[Value],
+    value: Any,
+    node: ast.AST,
+    part: Component = (),
+    shape: tuple[int, ...] | None = None,
+) -> None:
     """Store to an element, or to the component ``part`` of it."""
     shape = array.element_shape if shape is None else shape
     items = element_like(ctx, array, shape, value, node)
@@ -163,7 +196,14 @@ def store_element(ctx: Lowering, array: ArrayRef, indices: Sequence[Value], valu
 
 
 def atomic_element(
-    ctx: Lowering, kind: str, array: ArrayRef, indices: Sequence[Value], value: Any, node: ast.AST, part: Component = (), shape: tuple[int, ...] | None = None
+    ctx: Lowering,
+    kind: str,
+    array: ArrayRef,
+    indices: Sequence[Value],
+    value: Any,
+    node: ast.AST,
+    part: Component = (),
+    shape: tuple[int, ...] | None = None,
 ) -> Any:
     """Combine ``value`` into an element (component) by ``kind``, each scalar atomically; return the old value."""
     shape = array.element_shape if shape is None else shape

@@ -66,7 +66,11 @@ def _array_attribute(ctx: Lowering, array: ArrayRef, name: str, node: ast.AST) -
         return array_shape(ctx, array)
     if name == "grad":
         if array.grad is None:
-            ctx.type_error(f"{array.name!r} has no gradient", node, hint="create it with needs_grad=True, or pass a gradient with it")
+            ctx.type_error(
+                f"{array.name!r} has no gradient",
+                node,
+                hint="create it with needs_grad=True, or pass a gradient with it",
+            )
         return array.grad()
     if name == "dtype":
         return array.dtype
@@ -74,7 +78,11 @@ def _array_attribute(ctx: Lowering, array: ArrayRef, name: str, node: ast.AST) -
         return (*array.element_shape, 1)["nm".index(name)]
     if name == "element_shape":
         return array.element_shape
-    ctx.type_error(f"the array {array.name!r} has no attribute {name!r} in kernels", node, hint="an array offers shape, grad, dtype and its elements")
+    ctx.type_error(
+        f"the array {array.name!r} has no attribute {name!r} in kernels",
+        node,
+        hint="an array offers shape, grad, dtype and its elements",
+    )
 
 
 def _matrix_attribute(ctx: Lowering, value: MatrixValue, name: str, node: ast.AST) -> Any:

@@ -54,8 +54,16 @@ def _attribute_call(ctx: Lowering, node: ast.Call, func: ast.Attribute) -> Any:
     if isinstance(base, (Value, MatrixValue, StructValue, ArrayRef)) or hasattr(base, "__qd_matrix__"):
         return call_method(ctx, node, place, base, func.attr)
     if isinstance(base, (list, tuple)):
-        ctx.syntax_error(f"method {func.attr!r} of a {type(base).__name__} is not supported in kernels", node, hint="lists are fixed once they are made")
-    return call(ctx, node, ctx.compile_time(lambda: getattr(base, func.attr), func, f"the attribute {func.attr!r} of {describe(base)}"))
+        ctx.syntax_error(
+            f"method {func.attr!r} of a {type(base).__name__} is not supported in kernels",
+            node,
+            hint="lists are fixed once they are made",
+        )
+    return call(
+        ctx,
+        node,
+        ctx.compile_time(lambda: getattr(base, func.attr), func, f"the attribute {func.attr!r} of {describe(base)}"),
+    )
 
 
 def arguments(ctx: Lowering, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:

@@ -50,7 +50,11 @@ def _struct(ctx: Lowering, node: ast.AST, kind: StructType, args: list[Any], kwa
     given = {**dict(zip(kind.members, args, strict=False))}
     for name, value in kwargs.items():
         if name not in kind.members or name in given:
-            ctx.type_error(f"{kind!r} has no member {name!r}, or it is given twice", node, hint=f"members: {', '.join(kind.members)}")
+            ctx.type_error(
+                f"{kind!r} has no member {name!r}, or it is given twice",
+                node,
+                hint=f"members: {', '.join(kind.members)}",
+            )
         given[name] = value
     return StructValue({k: convert_to(ctx, t, given.get(k, 0), node) for k, t in kind.members.items()}, kind)
 
@@ -81,13 +85,14 @@ def _to_struct(ctx: Lowering, kind: StructType, value: Any, node: ast.AST) -> St
     if is_number(value):
         return _struct(ctx, node, kind, [], dict.fromkeys(kind.members, value))
     if isinstance(value, dict):
-        return _struct(ctx, node, kind, [], value)  # pyright: ignore[reportUnknownArgumentType]
+        return _struct(ctx, node, kind, [], value)
     if not isinstance(value, StructValue) or list(value.members) != list(kind.members):
         ctx.type_error(f"expected {kind!r}, got {describe(value)}", node)
     return StructValue({k: convert_to(ctx, t, value.members[k], node) for k, t in kind.members.items()}, kind)
 
 
-# -- qd.Vector, qd.Matrix -----------------------------------------------------------------------------------------------
+# -- qd.Vector, qd.Matrix
+# -----------------------------------------------------------------------------------------------
 def dtype_argument(ctx: Lowering, value: Any, node: ast.AST) -> DType:
     """Return the scalar type that an argument names."""
     dtype = as_dtype(value, ctx.options.default_ip, ctx.options.default_fp)
@@ -114,13 +119,23 @@ _matrix_constructor = _vector
 
 
 def _compile_time_list(value: Any) -> Any:
-    return value if isinstance(value, (list, tuple, MatrixValue)) or hasattr(value, "__qd_matrix__") or not hasattr(value, "tolist") else value.tolist()
+    return (
+        value
+        if isinstance(value, (list, tuple, MatrixValue))
+        or hasattr(value, "__qd_matrix__")
+        or not hasattr(value, "tolist")
+        else value.tolist()
+    )
 
 
 def _extent(ctx: Lowering, value: Any, node: ast.AST) -> int:
     n = static_int(value)
     if n is None or n < 1:
-        ctx.error(QuadrantsIndexError, f"the size of a vector or matrix must be a positive number known at compile time, got {describe(value)}", node)
+        ctx.error(
+            QuadrantsIndexError,
+            f"the size of a vector or matrix must be a positive number known at compile time, got {describe(value)}",
+            node,
+        )
     return n
 
 

@@ -1,6 +1,7 @@
 """State of one lowering, and the tables that say how each kind of syntax is lowered.
 
-Modules of the front end add to the tables with the decorators `expression` and `statement`; `qd_core.frontend.lower` imports them all.
+Modules of the front end add to the tables with the decorators `expression` and `statement`; `qd_core.frontend.lower`
+imports them all.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import Any, NoReturn, TypeVar
 
 from qd_core import dtypes as dt
 from qd_core.dtypes import DType
-from qd_core.errors import QuadrantsCompilationError, QuadrantsError, QuadrantsNameError, QuadrantsSyntaxError, QuadrantsTypeError, Span
+from qd_core.errors import (
+    QuadrantsCompilationError,
+    QuadrantsError,
+    QuadrantsNameError,
+    QuadrantsSyntaxError,
+    QuadrantsTypeError,
+    Span,
+)
 from qd_core.frontend.scope import MISSING, Scope
 from qd_core.frontend.signature import KernelInfo
 from qd_core.frontend.values import ArrayRef, Capturable
@@ -98,7 +106,8 @@ class Racy:
 class Frame:
     """One Python function being lowered: the kernel, or an inlined function.
 
-    ``returned`` is the value of its `return`, ``returning`` set once it was reached, ``key`` what identifies an inlined call.
+    ``returned`` is the value of its `return`, ``returning`` set once it was reached, ``key`` what identifies an inlined
+    call.
     """
 
     info: KernelInfo
@@ -232,7 +241,9 @@ class Lowering:
         return param
 
     def array_ref(self, path: str, arg: Any) -> ArrayRef:
-        """Return a reference to the array argument ``path`` of type ``arg`` (`ArrayArg`); its gradient is made on first use."""
+        """Return a reference to the array argument ``path`` of type ``arg`` (`ArrayArg`); its gradient is made on first
+        use.
+        """
         kind = ArrayType(arg.dtype, arg.ndim, arg.element_shape)
 
         def grad() -> ArrayRef:
@@ -247,7 +258,16 @@ class Lowering:
         return self.param(f"temp.{self.counter}", ArrayType(dtype, 1, (), (size,)), Role.TEMP)
 
     # -- errors -------------------------------------------------------------------------------------------------------
-    def error(self, kind: type[QuadrantsError], message: str, node: ast.AST | None = None, *, why: str = "", hint: str = "", cause: BaseException | None = None) -> NoReturn:
+    def error(
+        self,
+        kind: type[QuadrantsError],
+        message: str,
+        node: ast.AST | None = None,
+        *,
+        why: str = "",
+        hint: str = "",
+        cause: BaseException | None = None,
+    ) -> NoReturn:
         """Raise ``kind`` at ``node`` (or the current place), with the call sites of inlined functions."""
         span = self.info.span_of(node) if node is not None and hasattr(node, "lineno") else self.builder.span
         callers = tuple(f.caller for f in reversed(self.frames) if f.caller is not None)
@@ -264,7 +284,12 @@ class Lowering:
     def unsupported(self, node: ast.AST) -> NoReturn:
         """Refuse syntax that is not part of the language."""
         name = type(node).__name__
-        self.syntax_error(f"Unsupported node {name!r}", node, why="this Python construct is not part of the kernel language", hint=_REMEDIES.get(name, ""))
+        self.syntax_error(
+            f"Unsupported node {name!r}",
+            node,
+            why="this Python construct is not part of the kernel language",
+            hint=_REMEDIES.get(name, ""),
+        )
 
     def compile_time(self, f: Callable[[], Any], node: ast.AST, what: str) -> Any:
         """Run Python code at compile time; its exceptions are chained to one at the user's line."""
@@ -273,7 +298,13 @@ class Lowering:
         except QuadrantsError:
             raise
         except Exception as cause:
-            self.error(QuadrantsCompilationError, f"{what} raised {type(cause).__name__}: {cause}", node, why="it is evaluated while the kernel is compiled", cause=cause)
+            self.error(
+                QuadrantsCompilationError,
+                f"{what} raised {type(cause).__name__}: {cause}",
+                node,
+                why="it is evaluated while the kernel is compiled",
+                cause=cause,
+            )
 
     # -- blocks -------------------------------------------------------------------------------------------------------
     @contextmanager

@@ -11,7 +11,17 @@ from qd_core.dtypes import PROMOTION
 from qd_core.frontend.arithmetic import as_condition, as_scalar, binary, compare, elementwise, to_runtime, unary
 from qd_core.frontend.context import Lowering, expression
 from qd_core.frontend.places import assign, place_of
-from qd_core.frontend.values import MatrixValue, NdRange, RangeValue, StructValue, describe, flatten, is_number, is_runtime, rebuild
+from qd_core.frontend.values import (
+    MatrixValue,
+    NdRange,
+    RangeValue,
+    StructValue,
+    describe,
+    flatten,
+    is_number,
+    is_runtime,
+    rebuild,
+)
 from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Node, Region, Value
 
@@ -98,12 +108,35 @@ def _compare(ctx: Lowering, node: ast.Compare) -> Any:
     return result
 
 
-# -- choices ------------------------------------------------------------------------------------------------------------
-_CHEAP = frozenset(("const", "cast", "neg", "add", "sub", "and", "or", "xor", "not", "lt", "le", "gt", "ge", "eq", "ne", "min", "max", "select"))
+# -- choices
+# ------------------------------------------------------------------------------------------------------------
+_CHEAP = frozenset(
+    (
+        "const",
+        "cast",
+        "neg",
+        "add",
+        "sub",
+        "and",
+        "or",
+        "xor",
+        "not",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "eq",
+        "ne",
+        "min",
+        "max",
+        "select",
+    )
+)
 
 
 def speculate(ctx: Lowering, *regions: Region) -> bool:
-    """Whether regions (without terminators) may be evaluated on both sides of a choice; if so their nodes are moved here.
+    """Whether regions (without terminators) may be evaluated on both sides of a choice; if so their nodes are moved
+    here.
 
     Only few cheap operations with bounded derivatives: elsewhere an untaken side could give a gradient of 0 * inf.
     """
@@ -116,7 +149,9 @@ def speculate(ctx: Lowering, *regions: Region) -> bool:
     return True
 
 
-def merge_scalars(ctx: Lowering, condition: Value, then: Region, otherwise: Region, pairs: list[tuple[Value, Value]]) -> list[Value]:
+def merge_scalars(
+    ctx: Lowering, condition: Value, then: Region, otherwise: Region, pairs: list[tuple[Value, Value]]
+) -> list[Value]:
     """End two regions and return the value of each (then, otherwise) pair after them; pairs have one type."""
     builder = ctx.builder
     if constant_of(condition) is None and speculate(ctx, then, otherwise):
@@ -267,7 +302,11 @@ def _logical_rest(ctx: Lowering, node: ast.BoolOp, conjunction: bool, parts: lis
 def _operand(ctx: Lowering, x: Any, node: ast.AST) -> Value:
     value = as_scalar(ctx, x, node)
     if value.type.is_real:
-        ctx.type_error(f"`and`, `or` need integers or comparisons, got {value.type.name}", node, hint="compare with a number, as in `x != 0`")
+        ctx.type_error(
+            f"`and`, `or` need integers or comparisons, got {value.type.name}",
+            node,
+            hint="compare with a number, as in `x != 0`",
+        )
     return value
 
 
@@ -284,7 +323,8 @@ def _elementwise_logical(ctx: Lowering, node: ast.AST, conjunction: bool, a: Any
     return elementwise(ctx, choose, (a, b), node)
 
 
-# -- comprehensions -----------------------------------------------------------------------------------------------------
+# -- comprehensions
+# -----------------------------------------------------------------------------------------------------
 def iterate(ctx: Lowering, value: Any, node: ast.AST) -> list[Any]:
     """Return the items of a compile-time iterable; vectors give their components, matrices their rows."""
     if isinstance(value, MatrixValue):
@@ -295,7 +335,9 @@ def iterate(ctx: Lowering, value: Any, node: ast.AST) -> list[Any]:
         try:
             return list(value)
         except TypeError as cause:
-            ctx.type_error(f"cannot unroll: {cause}", node, hint="unrolled loops need bounds that are known at compile time")
+            ctx.type_error(
+                f"cannot unroll: {cause}", node, hint="unrolled loops need bounds that are known at compile time"
+            )
     return ctx.compile_time(lambda: list(value), node, f"iterating over {describe(value)}")
 
 

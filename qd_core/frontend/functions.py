@@ -27,6 +27,8 @@ class Func:
         self.function = function
         self.python_scope = python_scope
         functools.update_wrapper(self, function)
+        if _has_text_annotations(function):
+            function_info(function)  # now, while the local variables that annotations name can be seen
 
     @property
     def info(self) -> KernelInfo:
@@ -44,11 +46,24 @@ class Func:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it in Python scope; only a `pyfunc` can be."""
         if not self.python_scope:
-            raise QuadrantsSyntaxError(f"@qd.func {self.name!r} cannot be called outside of kernels", hint="use @qd.pyfunc for a function of both scopes")
+            raise QuadrantsSyntaxError(
+                f"@qd.func {self.name!r} cannot be called outside of kernels",
+                hint="use @qd.pyfunc for a function of both scopes",
+            )
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<qd.func {self.name}>"
+
+
+def _has_text_annotations(function: Callable[..., Any]) -> bool:
+    try:
+        return any(isinstance(a, str) for a in function.__annotations__.values())
+    except (
+        AttributeError,
+        NameError,
+    ):  # no function (reported when it is called), or names that Python 3.14 evaluates later
+        return False
 
 
 class BoundFunc:
@@ -64,7 +79,9 @@ class BoundFunc:
         return self.func(self.instance, *args, **kwargs)
 
 
-def func(function: Callable[..., Any] | None = None, *, is_real_function: bool = False, requires_top_level: bool = False) -> Any:
+def func(
+    function: Callable[..., Any] | None = None, *, is_real_function: bool = False, requires_top_level: bool = False
+) -> Any:
     """Make a Python function callable from kernels.
 
     It is inlined: arguments are passed by value (arrays by reference), the single `return` is its last statement.

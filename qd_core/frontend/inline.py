@@ -29,7 +29,14 @@ def inline(ctx: Lowering, node: ast.Call, function: Func | BoundFunc, args: list
         function, args = function.func, [function.instance, *args]
     info = function.info
     bound = bind_arguments(ctx, node, info, args, kwargs)
-    frame = Frame(info, Scope(), info.closure(), ctx.info.span_of(node), key=_key(function, bound), runtime_depth=ctx.runtime_depth)
+    frame = Frame(
+        info,
+        Scope(),
+        info.closure(),
+        ctx.info.span_of(node),
+        key=_key(function, bound),
+        runtime_depth=ctx.runtime_depth,
+    )
     _check_recursion(ctx, node, function, frame)
     for parameter in info.parameters:
         frame.scope.declare(parameter.name, _by_value(ctx, node, parameter, bound[parameter.name]))
@@ -59,9 +66,11 @@ def _result(ctx: Lowering, node: ast.AST, frame: Frame) -> Any:
     kinds = [annotated_type(t, ctx.options.default_ip, ctx.options.default_fp) for t in types]
     if len(kinds) == 1:
         return _converted(ctx, node, kinds[0], value)
-    if not isinstance(value, tuple) or len(value) != len(kinds):  # pyright: ignore[reportUnknownArgumentType]
-        ctx.type_error(f"{frame.info.name!r} is annotated to return {len(kinds)} values and returns {describe(value)}", node)
-    return tuple(_converted(ctx, node, k, v) for k, v in zip(kinds, value, strict=True))  # pyright: ignore
+    if not isinstance(value, tuple) or len(value) != len(kinds):
+        ctx.type_error(
+            f"{frame.info.name!r} is annotated to return {len(kinds)} values and returns {describe(value)}", node
+        )
+    return tuple(_converted(ctx, node, k, v) for k, v in zip(kinds, value, strict=True))
 
 
 def _converted(ctx: Lowering, node: ast.AST, kind: Any, value: Any) -> Any:
@@ -70,8 +79,11 @@ def _converted(ctx: Lowering, node: ast.AST, kind: Any, value: Any) -> Any:
     return converted(ctx, value, kind, node) if isinstance(kind, DType) else convert_to(ctx, kind, value, node)
 
 
-# -- arguments ----------------------------------------------------------------------------------------------------------
-def bind_arguments(ctx: Lowering, node: ast.AST, info: KernelInfo, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+# -- arguments
+# ----------------------------------------------------------------------------------------------------------
+def bind_arguments(
+    ctx: Lowering, node: ast.AST, info: KernelInfo, args: list[Any], kwargs: dict[str, Any]
+) -> dict[str, Any]:
     """Match arguments with parameters as Python does."""
     positional = [p for p in info.parameters if not p.keyword_only]
     if len(args) > len(positional):
@@ -110,7 +122,8 @@ def _by_value(ctx: Lowering, node: ast.AST, parameter: Parameter, value: Any) ->
     return materialize(ctx, value, node)
 
 
-# -- recursion ----------------------------------------------------------------------------------------------------------
+# -- recursion
+# ----------------------------------------------------------------------------------------------------------
 def _key(function: Func, bound: dict[str, Any]) -> Any:
     """What makes two nested calls the same: the function, types of run-time and values of compile-time arguments."""
     return function, tuple(_part(v) for v in bound.values())
@@ -124,7 +137,7 @@ def _part(value: Any) -> Any:
     if isinstance(value, StructValue):
         return tuple((k, _part(v)) for k, v in value.members.items())
     if isinstance(value, (list, tuple)):
-        return tuple(_part(v) for v in value)  # pyright: ignore[reportUnknownVariableType]
+        return tuple(_part(v) for v in value)
     if isinstance(value, ArrayRef):
         return id(value.param)
     return (type(value), value) if isinstance(value, (int, float, str)) else id(value)
@@ -143,4 +156,3 @@ def _check_recursion(ctx: Lowering, node: ast.AST, function: Func, frame: Frame)
         why="functions are inlined where they are called",
         hint="write a loop; recursion over qd.template() arguments may end within 64 levels",
     )
-

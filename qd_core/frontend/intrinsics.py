@@ -14,12 +14,33 @@ from typing import Any, TypeVar
 from qd_core import dtypes as dt
 from qd_core.dtypes import PROMOTION, DType
 from qd_core.errors import UnsupportedError
-from qd_core.frontend.arithmetic import as_condition, as_scalar, binary, cast, division, elementwise, shift, to_runtime, unary
+from qd_core.frontend.arithmetic import (
+    as_condition,
+    as_scalar,
+    binary,
+    cast,
+    division,
+    elementwise,
+    shift,
+    to_runtime,
+)
 from qd_core.frontend.constructors import INTRINSIC_CONSTRUCTORS, dtype_argument
 from qd_core.frontend.context import CALLS, Lowering
 from qd_core.frontend.messages import lower_static_assert, lower_static_print
 from qd_core.frontend.places import ElementPlace, NamePlace, place_of
-from qd_core.frontend.values import ArrayRef, Grouped, MatrixValue, NdRange, RangeValue, StructValue, describe, is_number, is_runtime, rebuild, static_int
+from qd_core.frontend.values import (
+    ArrayRef,
+    Grouped,
+    MatrixValue,
+    NdRange,
+    RangeValue,
+    StructValue,
+    describe,
+    is_number,
+    is_runtime,
+    rebuild,
+    static_int,
+)
 from qd_core.ir.nodes import Value
 
 __all__ = ["INTRINSICS", "kernel_meaning", "select"]
@@ -54,7 +75,8 @@ def _exactly(ctx: Lowering, node: ast.AST, name: str, args: list[Any], kwargs: d
         ctx.type_error(f"{name} takes {count} argument{'s' * (count != 1)}, got {len(args) + len(kwargs)}", node)
 
 
-# -- elementary functions -----------------------------------------------------------------------------------------------
+# -- elementary functions
+# -----------------------------------------------------------------------------------------------
 def _real_unary(name: str, from_integer: bool) -> Rule:
     def rule(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
         _exactly(ctx, node, name, args, kwargs, 1)
@@ -75,7 +97,9 @@ def _real_operand(ctx: Lowering, node: ast.AST, name: str, x: Value, from_intege
     if x.type.is_real:
         return x
     if not from_integer:
-        ctx.type_error(f"{name} needs a real operand, got {x.type.name}", node, hint=f"convert it: qd.{name}(qd.cast(x, qd.f32))")
+        ctx.type_error(
+            f"{name} needs a real operand, got {x.type.name}", node, hint=f"convert it: qd.{name}(qd.cast(x, qd.f32))"
+        )
     return ctx.builder.cast(x, ctx.options.default_fp)
 
 
@@ -91,7 +115,12 @@ def _rounding(name: str) -> Rule:
     def rule(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
         to = kwargs.pop("dtype", args[1] if len(args) > 1 else None)
         _exactly(ctx, node, name, args[:1], kwargs, 1)
-        value = elementwise(ctx, lambda x: ctx.builder.emit(name, _real_operand(ctx, node, name, x, False)), (_number_as_real(args[0]),), node)
+        value = elementwise(
+            ctx,
+            lambda x: ctx.builder.emit(name, _real_operand(ctx, node, name, x, False)),
+            (_number_as_real(args[0]),),
+            node,
+        )
         return value if to is None else cast(ctx, value, dtype_argument(ctx, to, node), node)
 
     return rule
@@ -136,7 +165,7 @@ def _extremum(name: str) -> Rule:
         if kwargs or not args:
             ctx.type_error(f"{name} takes positional arguments", node)
         if len(args) == 1 and isinstance(args[0], (list, tuple)):
-            args = list(args[0])  # pyright: ignore[reportUnknownArgumentType]
+            args = list(args[0])
         if all(map(is_number, args)):
             return python(args)
         if len(args) == 1:
@@ -201,7 +230,8 @@ def select(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]
     return elementwise(ctx, one, tuple(args), node)
 
 
-# -- conversions --------------------------------------------------------------------------------------------------------
+# -- conversions
+# --------------------------------------------------------------------------------------------------------
 @intrinsic("cast")
 def _cast(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
     _exactly(ctx, node, "cast", args, kwargs, 2)
@@ -240,7 +270,9 @@ def _like(number: int) -> Rule:
     def rule(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
         _exactly(ctx, node, ("zero", "one")[number], args, kwargs, 1)
         value = to_runtime(ctx, args[0], node)
-        items = [ctx.builder.const(v.type, number) for v in (value.items if isinstance(value, MatrixValue) else (value,))]
+        items = [
+            ctx.builder.const(v.type, number) for v in (value.items if isinstance(value, MatrixValue) else (value,))
+        ]
         return rebuild(value, iter(items))
 
     return rule
@@ -266,17 +298,24 @@ def _assume_in_range(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict
         dtype = PROMOTION[PROMOTION[value.type, low.type], high.type]
         x, a, b = (ctx.builder.cast(v, dtype) for v in (value, low, high))
         ok = ctx.builder.emit("and", ctx.builder.emit("ge", x, a), ctx.builder.emit("lt", x, b))
-        ctx.builder.check("assert", ok, (x, a, b), message=("assume_in_range: ", (0,), " is not in [", (1,), ", ", (2,), ")"))
+        ctx.builder.check(
+            "assert", ok, (x, a, b), message=("assume_in_range: ", (0,), " is not in [", (1,), ", ", (2,), ")")
+        )
     return args[0]
 
 
-# -- iteration and containers -------------------------------------------------------------------------------------------
+# -- iteration and containers
+# -------------------------------------------------------------------------------------------
 def _range(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
     known = [static_int(a) for a in args]
     if ctx.static_depth and all(k is not None for k in known):
         return ctx.compile_time(lambda: range(*(k for k in known if k is not None)), node, "range(...)")
     if kwargs or not 1 <= len(args) <= 2:
-        ctx.syntax_error(f"range takes 1 or 2 arguments in kernels, got {len(args)}", node, hint="compute the variable from a counter, or use qd.static(range(...))")
+        ctx.syntax_error(
+            f"range takes 1 or 2 arguments in kernels, got {len(args)}",
+            node,
+            hint="compute the variable from a counter, or use qd.static(range(...))",
+        )
     start, stop = (0, args[0]) if len(args) == 1 else args
     return RangeValue(start, stop)
 
@@ -310,7 +349,9 @@ def _len(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) 
     if isinstance(value, MatrixValue):
         return value.shape[0]
     if isinstance(value, (Value, StructValue, ArrayRef)):
-        ctx.type_error(f"{describe(value)} has no length", node, hint="use x.shape[0]" if isinstance(value, ArrayRef) else "")
+        ctx.type_error(
+            f"{describe(value)} has no length", node, hint="use x.shape[0]" if isinstance(value, ArrayRef) else ""
+        )
     return ctx.compile_time(lambda: len(value), node, "len(...)")
 
 
@@ -322,7 +363,7 @@ def _isinstance(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str,
     value, kinds = args
     kinds = kinds if isinstance(kinds, tuple) else (kinds,)
     if isinstance(value, MatrixValue):
-        return any(hasattr(k, "__qd_matrix__") for k in kinds)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        return any(hasattr(k, "__qd_matrix__") for k in kinds)
     return ctx.compile_time(lambda: isinstance(value, kinds), node, "isinstance(...)")
 
 
@@ -366,7 +407,8 @@ def _builtin_round(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[s
 CALLS[round] = _builtin_round
 
 
-# -- directives ---------------------------------------------------------------------------------------------------------
+# -- directives
+# ---------------------------------------------------------------------------------------------------------
 INTRINSICS["static_print"] = lower_static_print
 INTRINSICS["static_assert"] = lower_static_assert
 _LOOP_HINTS = frozenset(("block_dim", "serialize", "parallelize", "bit_vectorize", "block_dim_adaptive", "name"))
@@ -376,12 +418,17 @@ _LOOP_HINTS = frozenset(("block_dim", "serialize", "parallelize", "bit_vectorize
 def _loop_config(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> None:
     unknown = [k for k in kwargs if k not in _LOOP_HINTS]
     if args or unknown:
-        ctx.syntax_error(f"loop_config has no argument {unknown[0] if unknown else args[0]!r}", node, hint=f"known: {', '.join(sorted(_LOOP_HINTS))}")
+        ctx.syntax_error(
+            f"loop_config has no argument {unknown[0] if unknown else args[0]!r}",
+            node,
+            hint=f"known: {', '.join(sorted(_LOOP_HINTS))}",
+        )
     known = {k: static_int(v) if isinstance(v, Value) else v for k, v in kwargs.items()}
     ctx.loop_config = {**ctx.loop_config, **{k: v for k, v in known.items() if v is not None}}
 
 
-# -- atomics ------------------------------------------------------------------------------------------------------------
+# -- atomics
+# ------------------------------------------------------------------------------------------------------------
 def _atomic(kind: str, plain: Callable[[Lowering, ast.AST, Any, Any], Any]) -> Rule:
     """Lowering of ``qd.atomic_...(place, value)``: the old value; on a local variable a plain update."""
 
@@ -407,7 +454,9 @@ def _need_kind(ctx: Lowering, kind: str, node: ast.AST) -> None:
     from qd_core.ir.ops import ATOMIC_KINDS
 
     if kind != "sub" and kind not in ATOMIC_KINDS:
-        raise UnsupportedError(f"atomic_{kind} on array elements", "every installed backend", span=ctx.info.span_of(node))
+        raise UnsupportedError(
+            f"atomic_{kind} on array elements", "every installed backend", span=ctx.info.span_of(node)
+        )
 
 
 def _operator(op: type[ast.operator]) -> Callable[[Lowering, ast.AST, Any, Any], Any]:
@@ -424,4 +473,3 @@ for _kind, _plain in {
     "exchange": lambda ctx, node, a, b: b,
 }.items():  # fmt: skip
     INTRINSICS[f"atomic_{_kind}"] = _atomic(_kind, _plain)
-

@@ -13,10 +13,19 @@ from qd_core.frontend.arrays import array_shape
 from qd_core.frontend.calls import is_static_call
 from qd_core.frontend.context import Lowering, Racy, statement
 from qd_core.frontend.expressions import iterate
-from qd_core.frontend.places import assign
 from qd_core.frontend.reductions import Reductions
 from qd_core.frontend.statements import GO, LIVE, block, conditional
-from qd_core.frontend.values import ArrayRef, Grouped, MatrixValue, NdRange, RangeValue, describe, flatten, is_runtime, rebuild
+from qd_core.frontend.values import (
+    ArrayRef,
+    Grouped,
+    MatrixValue,
+    NdRange,
+    RangeValue,
+    describe,
+    flatten,
+    is_runtime,
+    rebuild,
+)
 from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Region, Value
 from qd_core.ir.rewrite import walk
@@ -29,7 +38,11 @@ Bounds = list[tuple[Value, Value]]
 @statement(ast.For)
 def _for(ctx: Lowering, node: ast.For) -> None:
     if node.orelse:
-        ctx.syntax_error("'else' of a for loop is not supported", node.orelse[0], hint="set a flag before `break` and test it after the loop")
+        ctx.syntax_error(
+            "'else' of a for loop is not supported",
+            node.orelse[0],
+            hint="set a flag before `break` and test it after the loop",
+        )
     if is_static_call(ctx, node.iter):
         _static_for(ctx, node)
         return
@@ -41,7 +54,8 @@ def _for(ctx: Lowering, node: ast.For) -> None:
         _serial_nest(ctx, node, bounds, bind)
 
 
-# -- what is iterated ---------------------------------------------------------------------------------------------------
+# -- what is iterated
+# ---------------------------------------------------------------------------------------------------
 Bind = Callable[[Sequence[Value]], None]
 
 
@@ -50,7 +64,9 @@ def _iteration(ctx: Lowering, node: ast.For) -> tuple[Bounds, Bind]:
     iterable = ctx.expr(node.iter)
     ctx.at(node.iter)
     if isinstance(iterable, RangeValue):
-        return [_axis(ctx, iterable.start, iterable.stop, node.iter)], lambda indices: _bind(ctx, node, list(indices), True)
+        return [_axis(ctx, iterable.start, iterable.stop, node.iter)], lambda indices: _bind(
+            ctx, node, list(indices), True
+        )
     grouped = isinstance(iterable, Grouped)
     box = iterable.of if isinstance(iterable, Grouped) else iterable
     if isinstance(box, NdRange):
@@ -62,7 +78,9 @@ def _iteration(ctx: Lowering, node: ast.For) -> tuple[Bounds, Bind]:
     ctx.syntax_error(f"cannot loop over {describe(box)}", node.iter, hint=hint)
 
 
-def _ordered(ctx: Lowering, node: ast.For, bounds: Bounds, axes: tuple[int, ...] | None, grouped: bool) -> tuple[Bounds, Bind]:
+def _ordered(
+    ctx: Lowering, node: ast.For, bounds: Bounds, axes: tuple[int, ...] | None, grouped: bool
+) -> tuple[Bounds, Bind]:
     """Bounds in nesting order; ``axes[k]`` is the axis that is nested at depth k."""
     order = axes or tuple(range(len(bounds)))
     place = [order.index(k) for k in range(len(order))]
@@ -98,7 +116,11 @@ def _bind(ctx: Lowering, node: ast.For, indices: list[Value], single: bool, grou
         return
     names = list(target.elts) if isinstance(target, (ast.Tuple, ast.List)) else [target]
     if len(names) != len(indices):
-        ctx.syntax_error(f"the loop has {len(indices)} axes and {len(names)} loop variables", target, hint="name one variable an axis, or use qd.grouped(...)")
+        ctx.syntax_error(
+            f"the loop has {len(indices)} axes and {len(names)} loop variables",
+            target,
+            hint="name one variable an axis, or use qd.grouped(...)",
+        )
     for name, value in zip(names, indices, strict=True):
         _declare(ctx, name, value)
 
@@ -115,10 +137,15 @@ def _names(node: ast.For, axes: int) -> list[str]:
     if isinstance(target, ast.Name):
         return [target.id] if axes == 1 else [f"{target.id}{k}" for k in range(axes)]
     elements = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
-    return [e.id if isinstance(e, ast.Name) else f"i{k}" for k, e in enumerate(elements)] if len(elements) == axes else ["i"] * axes
+    return (
+        [e.id if isinstance(e, ast.Name) else f"i{k}" for k, e in enumerate(elements)]
+        if len(elements) == axes
+        else ["i"] * axes
+    )
 
 
-# -- parallel -----------------------------------------------------------------------------------------------------------
+# -- parallel
+# -----------------------------------------------------------------------------------------------------------
 def _parallel_for(ctx: Lowering, node: ast.For, bounds: Bounds, bind: Bind, config: dict[str, Any]) -> None:
     builder, scope = ctx.builder, ctx.scope
     reductions = Reductions.find(ctx, node)
@@ -144,7 +171,8 @@ def _parallel_for(ctx: Lowering, node: ast.For, bounds: Bounds, bind: Bind, conf
     reductions.leave(ctx)
 
 
-# -- serial -------------------------------------------------------------------------------------------------------------
+# -- serial
+# -------------------------------------------------------------------------------------------------------------
 def _serial_nest(ctx: Lowering, node: ast.For, bounds: Bounds, bind: Bind) -> None:
     """Nested serial loops, one an axis; `break` leaves them all."""
     breaks = node in ctx.frames[-1].info.facts.breaks
@@ -169,8 +197,12 @@ def _serial_nest(ctx: Lowering, node: ast.For, bounds: Bounds, bind: Bind) -> No
         ctx.scope.update(name, value)
 
 
-def _serial_loop(ctx: Lowering, node: ast.For, bounds: tuple[Value, Value], name: str, flag: str, body: Callable[[Value], None]) -> None:
-    """One loop; ``flag`` says where `break` is noted: nowhere (""), in the body ("local"), or outside of the nest ("carried")."""
+def _serial_loop(
+    ctx: Lowering, node: ast.For, bounds: tuple[Value, Value], name: str, flag: str, body: Callable[[Value], None]
+) -> None:
+    """One loop; ``flag`` says where `break` is noted: nowhere (""), in the body ("local"), or outside of the nest
+    ("carried").
+    """
     builder, scope = ctx.builder, ctx.scope
     carried = Carried(ctx, node, (GO,) if flag == "carried" else ())
     goes: list[Value] = []
@@ -229,18 +261,26 @@ class Carried:
         for name in missing:
             value = ctx.scope.names[name]
             if not is_runtime(value):
-                ctx.type_error(f"{name!r} holds {describe(value)}, known at compile time, and is assigned in a run-time loop", node, hint="unroll the loop with qd.static")
+                ctx.type_error(
+                    f"{name!r} holds {describe(value)}, known at compile time, and is assigned in a run-time loop",
+                    node,
+                    hint="unroll the loop with qd.static",
+                )
         self.names += missing
         if missing:
             self._collect(ctx)
         return bool(missing)
 
-    def finish(self, ctx: Lowering, region: Region, changed: dict[str, Any], args: Sequence[Value], skip: Sequence[str] = ()) -> list[Value]:
+    def finish(
+        self, ctx: Lowering, region: Region, changed: dict[str, Any], args: Sequence[Value], skip: Sequence[str] = ()
+    ) -> list[Value]:
         """Return what the region yields, dropping arguments that the body only passes through."""
         ends: list[Value] = []
         for name, value in zip(self.names, self.values, strict=True):
             flatten(changed.get(name, value), ends)
-        unchanged = {a: i for a, i, e, n in zip(args, self.inits, ends, self.owner, strict=True) if a is e and n not in skip}
+        unchanged = {
+            a: i for a, i, e, n in zip(args, self.inits, ends, self.owner, strict=True) if a is e and n not in skip
+        }
         if unchanged:
             _substitute(region, unchanged)
             keep = [k for k, a in enumerate(args) if a not in unchanged]
@@ -276,7 +316,11 @@ def _substitute(region: Region, mapping: dict[Value, Value]) -> None:
 @statement(ast.While)
 def _while(ctx: Lowering, node: ast.While) -> None:
     if node.orelse:
-        ctx.syntax_error("'else' of a while loop is not supported", node.orelse[0], hint="set a flag before `break` and test it after the loop")
+        ctx.syntax_error(
+            "'else' of a while loop is not supported",
+            node.orelse[0],
+            hint="set a flag before `break` and test it after the loop",
+        )
     builder, scope = ctx.builder, ctx.scope
     breaks = node in ctx.frames[-1].info.facts.breaks
     scope.push()
@@ -342,13 +386,19 @@ def _while_body(ctx: Lowering, node: ast.While, carried: Carried) -> tuple[Regio
     return region, changed
 
 
-# -- unrolled -----------------------------------------------------------------------------------------------------------
+# -- unrolled
+# -----------------------------------------------------------------------------------------------------------
 def _static_for(ctx: Lowering, node: ast.For) -> None:
     scope = ctx.scope
     items = iterate(ctx, ctx.expr(node.iter), node.iter)
     limit = ctx.options.unrolling_limit
     if limit and len(items) > limit:
-        ctx.warnings.append((f"a qd.static loop is unrolled {len(items)} times, more than unrolling_limit={limit}", ctx.info.span_of(node)))
+        ctx.warnings.append(
+            (
+                f"a qd.static loop is unrolled {len(items)} times, more than unrolling_limit={limit}",
+                ctx.info.span_of(node),
+            )
+        )
     jumps = any(s in ctx.frames[-1].info.facts.jumps for s in node.body)
     if not jumps:
         for item in items:

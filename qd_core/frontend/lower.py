@@ -14,8 +14,18 @@ from qd_core.frontend import calls, expressions, inline, intrinsics, loops, mess
 from qd_core.frontend.annotations import MatrixType, StructType
 from qd_core.frontend.arithmetic import converted
 from qd_core.frontend.constructors import convert_to
-from qd_core.frontend.context import LowerOptions, Lowering
-from qd_core.frontend.signature import ArgType, ArrayArg, KernelInfo, MatrixArg, ScalarArg, StructArg, TemplateArg, annotated_type, return_types
+from qd_core.frontend.context import Lowering, LowerOptions
+from qd_core.frontend.signature import (
+    ArgType,
+    ArrayArg,
+    KernelInfo,
+    MatrixArg,
+    ScalarArg,
+    StructArg,
+    TemplateArg,
+    annotated_type,
+    return_types,
+)
 from qd_core.frontend.statements import block
 from qd_core.frontend.values import MatrixValue, StructValue, describe, flatten
 from qd_core.ir.nodes import ArrayType, Function, Param, Role, Value
@@ -30,9 +40,12 @@ class Lowered:
     Attributes
     ----------
     function : Function
-        ``params`` are the leaves that the kernel uses: arguments in order of declaration, then captured arrays, temporaries, results.
-        ``attrs["arguments"]`` names all declared arguments. ``attrs["returns"]`` has one ``(path, kind, dtype, shape)`` a returned
-        value: its result array, ``"scalar"`` or ``"matrix"`` or ``"struct"``, type name, shape (of a struct: nested descriptions);
+        ``params`` are the leaves that the kernel uses: arguments in order of declaration, then captured arrays,
+        temporaries, results.
+        ``attrs["arguments"]`` names all declared arguments. ``attrs["returns"]`` has one ``(path, kind, dtype, shape)``
+        a returned
+        value: its result array, ``"scalar"`` or ``"matrix"`` or ``"struct"``, type name, shape (of a struct: nested
+        descriptions);
         ``attrs["return_tuple"]`` tells whether the kernel returns a tuple.
     captured : dict of str to object
         Fields and arrays outside the kernel by the path of their parameter.
@@ -70,7 +83,9 @@ def lower_kernel(info: KernelInfo, arg_types: Sequence[ArgType], options: LowerO
     ctx = Lowering(info, options)
     for parameter, kind in zip(info.parameters, arg_types, strict=True):
         value = _argument(ctx, parameter.name, kind)
-        ctx.scope.declare(parameter.name, value, readonly=f"Kernel argument {parameter.name!r} is immutable in the kernel")
+        ctx.scope.declare(
+            parameter.name, value, readonly=f"Kernel argument {parameter.name!r} is immutable in the kernel"
+        )
     ctx.scope.push()  # so that locals may hide nothing but end with the kernel
     block(ctx, info.source.tree.body)
     returns = _results(ctx, info)
@@ -82,17 +97,24 @@ def lower_kernel(info: KernelInfo, arg_types: Sequence[ArgType], options: LowerO
     return Lowered(function, ctx.captured, returns.types)
 
 
-# -- arguments ----------------------------------------------------------------------------------------------------------
+# -- arguments
+# ----------------------------------------------------------------------------------------------------------
 def _argument(ctx: Lowering, path: str, kind: ArgType) -> Any:
-    """Value of an argument: its parameters are made on first use where that can be seen, and dropped if unused otherwise."""
+    """Value of an argument: its parameters are made on first use where that can be seen, and dropped if unused
+    otherwise.
+    """
     if isinstance(kind, ScalarArg):
         return ctx.param(path, kind.dtype)
     if isinstance(kind, MatrixArg):
-        return MatrixValue(kind.shape, [ctx.param(f"{path}[{at}]", kind.dtype) for at in _positions(kind.shape)], kind.dtype)
+        return MatrixValue(
+            kind.shape, [ctx.param(f"{path}[{at}]", kind.dtype) for at in _positions(kind.shape)], kind.dtype
+        )
     if isinstance(kind, ArrayArg):
         return ctx.array_ref(path, kind)
     if isinstance(kind, StructArg):
-        return StructValue({name: _argument(ctx, f"{path}.{name}", member) for name, member in kind.members}, kind.origin)
+        return StructValue(
+            {name: _argument(ctx, f"{path}.{name}", member) for name, member in kind.members}, kind.origin
+        )
     assert isinstance(kind, TemplateArg)
     return ctx.python_object(kind.value, path)
 
@@ -109,7 +131,11 @@ def _ordered(ctx: Lowering) -> list[Param]:
     position = {path: n for n, path in enumerate(ctx.params)}
 
     def key(p: Param) -> tuple[int, int, int]:
-        late = (Role.DATA, Role.ADJOINT, Role.DUAL, Role.RESIDUAL, Role.TEMP, Role.LOG, Role.RESULT).index(p.role) if p.role not in (Role.DATA, Role.ADJOINT) else 0
+        late = (
+            (Role.DATA, Role.ADJOINT, Role.DUAL, Role.RESIDUAL, Role.TEMP, Role.LOG, Role.RESULT).index(p.role)
+            if p.role not in (Role.DATA, Role.ADJOINT)
+            else 0
+        )
         owner = p.path.removesuffix(".grad") if p.role is Role.ADJOINT else p.path
         return late, position.get(owner, position[p.path]), p.role is Role.ADJOINT
 
@@ -121,12 +147,16 @@ def _used(ctx: Lowering) -> set[Value]:
     stack = [ctx.body]
     while stack:
         for node in stack.pop().nodes:
-            used.update(v for v in node.operands if isinstance(v, Param))
-            stack.extend(node.regions)
+            for v in node.operands:
+                if v.__class__ is Param:
+                    used.add(v)
+            if node.regions:
+                stack.extend(node.regions)
     return used
 
 
-# -- results ------------------------------------------------------------------------------------------------------------
+# -- results
+# ------------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class _Returns:
     attrs: dict[str, Any]
@@ -140,7 +170,11 @@ def _results(ctx: Lowering, info: KernelInfo) -> _Returns:
     node = frame.return_node or info.source.tree
     if not wanted:
         if frame.returned is not None:
-            ctx.syntax_error("the kernel returns a value and has no return annotation", node, hint="annotate it, as in `def k(...) -> qd.f32:`")
+            ctx.syntax_error(
+                "the kernel returns a value and has no return annotation",
+                node,
+                hint="annotate it, as in `def k(...) -> qd.f32:`",
+            )
         return _Returns({})
     if not frame.returning:
         ctx.error(QuadrantsSyntaxError, "Kernel has a return type but does not have a return statement", node)
@@ -151,7 +185,11 @@ def _results(ctx: Lowering, info: KernelInfo) -> _Returns:
     ctx.at(node)
     for n, (kind, value) in enumerate(zip(kinds, values, strict=True)):
         if kind is None:
-            ctx.syntax_error(f"a kernel cannot return {wanted[n]!r}", node, hint="return scalars, vectors, matrices or structs of them")
+            ctx.syntax_error(
+                f"a kernel cannot return {wanted[n]!r}",
+                node,
+                hint="return scalars, vectors, matrices or structs of them",
+            )
         specs.append(_store_result(ctx, kind, value, f"return.{n}" if several else "return", node))
     return _Returns({"returns": tuple(specs), "return_tuple": several}, tuple(kinds))
 
@@ -161,15 +199,18 @@ def _returned(ctx: Lowering, value: Any, count: int, several: bool, node: Any) -
         if value is None:
             ctx.syntax_error("the kernel has a return annotation and returns nothing", node)
         return [value]
-    if not isinstance(value, (tuple, list)) or len(value) != count:  # pyright: ignore[reportUnknownArgumentType]
+    if not isinstance(value, (tuple, list)) or len(value) != count:
         ctx.type_error(f"the annotation has {count} values, the kernel returns {describe(value)}", node)
-    return list(value)  # pyright: ignore[reportUnknownArgumentType]
+    return list(value)
 
 
 def _store_result(ctx: Lowering, kind: Any, value: Any, path: str, node: Any) -> tuple[Any, ...]:
     if isinstance(kind, StructType):
         value = convert_to(ctx, kind, value, node)
-        members = tuple((name, _store_result(ctx, t, value.members[name], f"{path}.{name}", node)) for name, t in kind.members.items())
+        members = tuple(
+            (name, _store_result(ctx, t, value.members[name], f"{path}.{name}", node))
+            for name, t in kind.members.items()
+        )
         return (path, "struct", "", members)
     if isinstance(kind, MatrixType):
         value = convert_to(ctx, kind, value, node)

@@ -74,7 +74,15 @@ def pieces_of(ctx: Lowering, value: Any, node: ast.AST, spec: str = "") -> list[
         return _sequence(ctx, [value.row(i) for i in range(value.shape[0])], node, spec, "[]")
     if isinstance(value, StructValue):
         named = [([f"{k}="], v) for k, v in value.members.items()]
-        return ["{", *(p for n, (head, v) in enumerate(named) for p in ([", "] * (n > 0) + head + pieces_of(ctx, v, node, spec))), "}"]
+        return [
+            "{",
+            *(
+                p
+                for n, (head, v) in enumerate(named)
+                for p in ([", "] * (n > 0) + head + pieces_of(ctx, v, node, spec))
+            ),
+            "}",
+        ]
     if isinstance(value, Text):
         return list(value.pieces)
     if is_runtime(value):
@@ -135,7 +143,11 @@ def lower_static_assert(ctx: Lowering, node: ast.Call, args: list[Any], kwargs: 
     condition, *rest = args
     message = rest[0] if rest else kwargs.get("msg", "")
     if is_runtime(condition):
-        ctx.type_error("static_assert needs a condition that is known at compile time", node, hint="use `assert` for run-time conditions")
+        ctx.type_error(
+            "static_assert needs a condition that is known at compile time",
+            node,
+            hint="use `assert` for run-time conditions",
+        )
     if not condition:
         ctx.error(QuadrantsCompilationError, f"Static assertion failed{': ' + str(message) if message else ''}", node)
 

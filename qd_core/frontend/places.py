@@ -1,6 +1,7 @@
 """Places: what can be read, assigned, updated atomically.
 
-A place is a variable or an array element, with the way to a part of it: a component, some components (a swizzle), a member.
+A place is a variable or an array element, with the way to a part of it: a component, some components (a swizzle), a
+member.
 Resolving a place evaluates indices once and reads nothing.
 """
 
@@ -21,10 +22,21 @@ from qd_core.frontend.scope import MISSING
 from qd_core.frontend.values import ArrayRef, MatrixValue, StructValue, describe, is_number, is_runtime, static_int
 from qd_core.ir.nodes import Value
 
-__all__ = ["ElementPlace", "Known", "NamePlace", "Place", "assign", "convert_like", "item_of", "materialize", "place_of"]
+__all__ = [
+    "ElementPlace",
+    "Known",
+    "NamePlace",
+    "Place",
+    "assign",
+    "convert_like",
+    "item_of",
+    "materialize",
+    "place_of",
+]
 
 
-# -- kinds of places ----------------------------------------------------------------------------------------------------
+# -- kinds of places
+# ----------------------------------------------------------------------------------------------------
 class Known:
     """No place but a value: something computed, or an object outside the kernel."""
 
@@ -39,7 +51,12 @@ class Known:
 
     def set(self, ctx: Lowering, value: Any, node: ast.AST) -> None:
         """Refuse."""
-        ctx.syntax_error(f"cannot assign to {describe(self.value)}", node, why="it is no variable and no array element", hint=_hint(self.value))
+        ctx.syntax_error(
+            f"cannot assign to {describe(self.value)}",
+            node,
+            why="it is no variable and no array element",
+            hint=_hint(self.value),
+        )
 
     def member(self, ctx: Lowering, name: str, node: ast.AST) -> Place:
         """Attribute of the value."""
@@ -100,7 +117,7 @@ class NamePlace:
         if isinstance(value, MatrixValue):
             return NamePlace(self.name, (*self.steps, ("component", matrix_index(ctx, value.shape, index, node))))
         if isinstance(value, (list, tuple)):
-            return NamePlace(self.name, (*self.steps, ("list", list_index(ctx, value, index, node))))  # pyright: ignore[reportUnknownArgumentType]
+            return NamePlace(self.name, (*self.steps, ("list", list_index(ctx, value, index, node))))
         return Known(item_of(ctx, value, index, node))
 
 
@@ -109,7 +126,13 @@ class ElementPlace:
 
     __slots__ = ("array", "indices", "part", "swizzle")
 
-    def __init__(self, array: ArrayRef, indices: tuple[Value, ...], part: tuple[Value, ...] = (), swizzle: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self,
+        array: ArrayRef,
+        indices: tuple[Value, ...],
+        part: tuple[Value, ...] = (),
+        swizzle: tuple[int, ...] | None = None,
+    ) -> None:
         self.array, self.indices, self.part, self.swizzle = array, indices, part, swizzle
 
     @property
@@ -119,7 +142,9 @@ class ElementPlace:
 
     def _parts(self, ctx: Lowering) -> list[ElementPlace]:
         assert self.swizzle is not None
-        return [ElementPlace(self.array, self.indices, (*self.part, ctx.builder.const(dt.i32, k))) for k in self.swizzle]
+        return [
+            ElementPlace(self.array, self.indices, (*self.part, ctx.builder.const(dt.i32, k))) for k in self.swizzle
+        ]
 
     def get(self, ctx: Lowering, node: ast.AST) -> Any:
         """Load."""
@@ -174,7 +199,8 @@ def spread(ctx: Lowering, value: Any, count: int, node: ast.AST) -> Sequence[Any
     return value.items
 
 
-# -- resolving ----------------------------------------------------------------------------------------------------------
+# -- resolving
+# ----------------------------------------------------------------------------------------------------------
 def place_of(ctx: Lowering, node: ast.expr) -> Place:
     """Resolve the place that an expression means."""
     if isinstance(node, ast.Name):
@@ -192,10 +218,11 @@ def place_of(ctx: Lowering, node: ast.expr) -> Place:
     return Known(ctx.expr(node))
 
 
-# -- parts of values ----------------------------------------------------------------------------------------------------
+# -- parts of values
+# ----------------------------------------------------------------------------------------------------
 def matrix_index(ctx: Lowering, shape: tuple[int, ...], raw: Any, node: ast.AST) -> tuple[Index, ...]:
     """Return checked indices into a vector or matrix (int where known): one an axis, or one for a row of a matrix."""
-    parts: tuple[Any, ...] = tuple(raw) if isinstance(raw, (tuple, list)) else (raw,)  # pyright: ignore[reportUnknownArgumentType]
+    parts: tuple[Any, ...] = tuple(raw) if isinstance(raw, (tuple, list)) else (raw,)
     if len(parts) == 1 and isinstance(parts[0], MatrixValue):
         parts = parts[0].items
     if len(parts) == 2 and len(shape) == 1 and static_int(parts[1]) == 0:
@@ -213,9 +240,16 @@ def _matrix_axis(ctx: Lowering, extent: int, raw: Any, node: ast.AST) -> Index:
     if known is None and index.type.is_real:
         ctx.type_error(f"an index must be an integer, got {index.type.name}", node)
     if known is not None and known < 0:
-        ctx.syntax_error(f"negative index {known} into a vector or matrix", node, hint=f"indices count from 0 to {extent - 1}")
+        ctx.syntax_error(
+            f"negative index {known} into a vector or matrix", node, hint=f"indices count from 0 to {extent - 1}"
+        )
     if known is not None and known >= extent:
-        ctx.error(QuadrantsIndexError, f"index {known} is out of range for an axis of {extent}", node, hint=f"indices count from 0 to {extent - 1}")
+        ctx.error(
+            QuadrantsIndexError,
+            f"index {known} is out of range for an axis of {extent}",
+            node,
+            hint=f"indices count from 0 to {extent - 1}",
+        )
     if known is None and ctx.options.bounds:
         _check_component(ctx, index, extent)
     return known if known is not None else index
@@ -224,13 +258,19 @@ def _matrix_axis(ctx: Lowering, extent: int, raw: Any, node: ast.AST) -> Index:
 def _check_component(ctx: Lowering, index: Value, extent: int) -> None:
     builder = ctx.builder
     wide = builder.cast(index, dt.i64)
-    ok = builder.emit("and", builder.emit("ge", wide, builder.const(dt.i64, 0)), builder.emit("lt", wide, builder.const(dt.i64, extent)))
-    builder.check("bounds", ok, (index,), message=("index out of bounds: ", (0,), f" on an axis of {extent} components"))
+    ok = builder.emit(
+        "and",
+        builder.emit("ge", wide, builder.const(dt.i64, 0)),
+        builder.emit("lt", wide, builder.const(dt.i64, extent)),
+    )
+    builder.check(
+        "bounds", ok, (index,), message=("index out of bounds: ", (0,), f" on an axis of {extent} components")
+    )
 
 
 def list_index(ctx: Lowering, value: Sequence[Any], raw: Any, node: ast.AST) -> int:
     """Return a checked static index into a list or tuple."""
-    index = static_int(raw[0] if isinstance(raw, tuple) and len(raw) == 1 else raw)  # pyright: ignore
+    index = static_int(raw[0] if isinstance(raw, tuple) and len(raw) == 1 else raw)
     if index is None:
         ctx.type_error(
             f"a {type(value).__name__} is indexed by {describe(raw)}",
@@ -239,7 +279,9 @@ def list_index(ctx: Lowering, value: Sequence[Any], raw: Any, node: ast.AST) -> 
             hint="index with a constant or a qd.static loop variable, or make it a vector: qd.Vector([...])",
         )
     if not -len(value) <= index < len(value):
-        ctx.error(QuadrantsIndexError, f"index {index} is out of range for a {type(value).__name__} of {len(value)}", node)
+        ctx.error(
+            QuadrantsIndexError, f"index {index} is out of range for a {type(value).__name__} of {len(value)}", node
+        )
     return index % len(value)
 
 
@@ -250,7 +292,7 @@ def item_of(ctx: Lowering, value: Any, index: Any, node: ast.AST) -> Any:
     if isinstance(value, (list, tuple)):
         if isinstance(index, slice):
             return value[index]
-        return value[list_index(ctx, value, index, node)]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        return value[list_index(ctx, value, index, node)]
     if hasattr(value, "__qd_matrix__"):
         return item_of(ctx, as_matrix(ctx, value, node), index, node)
     if isinstance(value, Value) or is_number(value):
@@ -262,7 +304,12 @@ def _python_item(ctx: Lowering, value: Any, index: Any, node: ast.AST) -> Any:
     known = static_int(index)
     key = index if known is None else known
     if is_runtime(key):
-        ctx.type_error(f"{describe(value)} is indexed by a run-time value", node, why="it is a Python object, known at compile time only", hint="pass it as an array argument")
+        ctx.type_error(
+            f"{describe(value)} is indexed by a run-time value",
+            node,
+            why="it is a Python object, known at compile time only",
+            hint="pass it as an array argument",
+        )
     result = ctx.compile_time(lambda: value[key], node, f"indexing {describe(value)}")
     return ctx.python_object(result, getattr(node, "attr", "captured"))
 
@@ -275,7 +322,11 @@ def component_get(ctx: Lowering, value: MatrixValue, index: tuple[Index, ...]) -
     if isinstance(at, int):
         row = value.row(at)
     else:
-        row = MatrixValue((value.shape[1],), [_select_chain(ctx, at, value.column(j).items) for j in range(value.shape[1])], value.dtype)
+        row = MatrixValue(
+            (value.shape[1],),
+            [_select_chain(ctx, at, value.column(j).items) for j in range(value.shape[1])],
+            value.dtype,
+        )
     return component_get(ctx, row, index[1:]) if len(index) > 1 else row
 
 
@@ -344,13 +395,14 @@ def _step_set(ctx: Lowering, value: Any, steps: tuple[Step, ...], new: Any, node
     return type(value)(items)
 
 
-# -- assignment ---------------------------------------------------------------------------------------------------------
+# -- assignment
+# ---------------------------------------------------------------------------------------------------------
 def materialize(ctx: Lowering, value: Any, node: ast.AST) -> Any:
     """Return what a new variable holds: numbers become run-time values, containers copies, other objects themselves."""
     if isinstance(value, (Value, MatrixValue, StructValue)):
         return value
     if isinstance(value, (list, tuple)):
-        items = [materialize(ctx, v, node) for v in value]  # pyright: ignore[reportUnknownVariableType]
+        items = [materialize(ctx, v, node) for v in value]
         return items if isinstance(value, list) else tuple(items)
     if hasattr(value, "__qd_matrix__"):
         return as_matrix(ctx, value, node)
@@ -365,19 +417,27 @@ def convert_like(ctx: Lowering, current: Any, value: Any, node: ast.AST) -> Any:
         return _convert_matrix(ctx, current, value, node)
     if isinstance(current, StructValue):
         return _convert_struct(ctx, current, value, node)
-    if isinstance(current, (list, tuple)) and isinstance(value, (list, tuple)) and len(current) == len(value):  # pyright: ignore
-        items = [convert_like(ctx, c, v, node) for c, v in zip(current, value, strict=True)]  # pyright: ignore
+    if isinstance(current, (list, tuple)) and isinstance(value, (list, tuple)) and len(current) == len(value):
+        items = [convert_like(ctx, c, v, node) for c, v in zip(current, value, strict=True)]
         return items if isinstance(current, list) else tuple(items)
     if current is value:
         return value
-    ctx.type_error(f"cannot assign {describe(value)} to a variable that holds {describe(current)}", node, why="the first assignment fixes the type of a variable")
+    ctx.type_error(
+        f"cannot assign {describe(value)} to a variable that holds {describe(current)}",
+        node,
+        why="the first assignment fixes the type of a variable",
+    )
 
 
 def _convert_scalar(ctx: Lowering, current: Value, value: Any, node: ast.AST) -> Value:
     if isinstance(value, Value):
         return ctx.builder.cast(value, current.type)
     if isinstance(value, (MatrixValue, list, tuple, StructValue)) or hasattr(value, "__qd_matrix__"):
-        ctx.type_error(f"cannot assign {describe(value)} to a variable of type {current.type.name}", node, why="the first assignment fixes the type of a variable")
+        ctx.type_error(
+            f"cannot assign {describe(value)} to a variable of type {current.type.name}",
+            node,
+            why="the first assignment fixes the type of a variable",
+        )
     return converted(ctx, value, current.type, node)
 
 
@@ -386,14 +446,20 @@ def _convert_matrix(ctx: Lowering, current: MatrixValue, value: Any, node: ast.A
     if isinstance(value, Value):
         return MatrixValue(current.shape, [cast(ctx, value, current.dtype, node)] * len(current.items), current.dtype)
     if value.shape != current.shape:
-        ctx.type_error(f"cannot assign {describe(value)} to a variable of type {describe(current)}", node, why="the first assignment fixes the type of a variable")
+        ctx.type_error(
+            f"cannot assign {describe(value)} to a variable of type {describe(current)}",
+            node,
+            why="the first assignment fixes the type of a variable",
+        )
     return cast(ctx, value, current.dtype, node)
 
 
 def _convert_struct(ctx: Lowering, current: StructValue, value: Any, node: ast.AST) -> StructValue:
     if not isinstance(value, StructValue) or set(value.members) != set(current.members):
         ctx.type_error(f"cannot assign {describe(value)} to a variable that holds {describe(current)}", node)
-    return StructValue({k: convert_like(ctx, v, value.members[k], node) for k, v in current.members.items()}, current.type)
+    return StructValue(
+        {k: convert_like(ctx, v, value.members[k], node) for k, v in current.members.items()}, current.type
+    )
 
 
 def _check_assignable(ctx: Lowering, name: str, node: ast.AST) -> None:
@@ -418,7 +484,9 @@ def _assign_name(ctx: Lowering, target: ast.Name, value: Any, static: bool) -> N
     scope, name = ctx.scope, target.id
     current = scope.names.get(name, MISSING)
     if value is None and not static:
-        ctx.type_error("an expression without a value is assigned", target, hint="functions must return a value to be assigned")
+        ctx.type_error(
+            "an expression without a value is assigned", target, hint="functions must return a value to be assigned"
+        )
     if current is MISSING:
         scope.declare(name, value if static else materialize(ctx, value, target))
         return
@@ -438,7 +506,7 @@ def _assign_tuple(ctx: Lowering, target: ast.Tuple | ast.List, value: Any, node:
         value = tuple(value.items) if len(value.shape) == 1 else tuple(value.row(i) for i in range(value.shape[0]))
     if not isinstance(value, (list, tuple)):
         ctx.type_error(f"cannot unpack {describe(value)}", node)
-    if len(value) != len(target.elts):  # pyright: ignore[reportUnknownArgumentType]
-        ctx.type_error(f"cannot unpack {len(value)} values into {len(target.elts)} targets", node)  # pyright: ignore[reportUnknownArgumentType]
-    for element, item in zip(target.elts, value, strict=True):  # pyright: ignore
+    if len(value) != len(target.elts):
+        ctx.type_error(f"cannot unpack {len(value)} values into {len(target.elts)} targets", node)
+    for element, item in zip(target.elts, value, strict=True):
         assign(ctx, element, item, node, static=static)

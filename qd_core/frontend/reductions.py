@@ -1,7 +1,9 @@
 """Variables of the kernel's root into which a parallel loop accumulates.
 
-``s += x[i]`` in a parallel loop, with ``s`` defined before it, is a reduction: the variable lives in a temporary array while the loop
-runs, its updates are atomic, and it is read back after the loop. This holds for names that the loop only accumulates into; any
+``s += x[i]`` in a parallel loop, with ``s`` defined before it, is a reduction: the variable lives in a temporary array
+while the loop
+runs, its updates are atomic, and it is read back after the loop. This holds for names that the loop only accumulates
+into; any
 other assignment in the loop is private to an iteration.
 """
 
@@ -42,7 +44,11 @@ class Reductions:
         """Return the reductions of a loop: run-time variables that it accumulates into and uses in no other way."""
         names = ctx.scope.names
         uses = _uses(ctx, node)
-        wanted = [n for n in uses.accumulated if uses.total[n] == uses.accumulated[n] and isinstance(names.get(n), (Value, MatrixValue))]
+        wanted = [
+            n
+            for n in uses.accumulated
+            if uses.total[n] == uses.accumulated[n] and isinstance(names.get(n), (Value, MatrixValue))
+        ]
         return Reductions(sorted(n for n in wanted if n not in ctx.scope.readonly))
 
     def enter(self, ctx: Lowering) -> None:
@@ -82,7 +88,13 @@ def _atomic_call(node: ast.AST) -> str | None:
     """Variable that an atomic function is applied to."""
     if not isinstance(node, ast.Call) or not node.args or not isinstance(node.args[0], ast.Name):
         return None
-    called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
+    called = (
+        node.func.attr
+        if isinstance(node.func, ast.Attribute)
+        else node.func.id
+        if isinstance(node.func, ast.Name)
+        else ""
+    )
     return node.args[0].id if called.startswith("atomic_") else None
 
 
@@ -109,7 +121,11 @@ def _count(node: ast.For) -> Uses:
         for inner in ast.walk(statement):
             if isinstance(inner, ast.Name):
                 uses.total[inner.id] += 1
-            elif isinstance(inner, ast.AugAssign) and isinstance(inner.op, _OPERATORS) and isinstance(inner.target, ast.Name):
+            elif (
+                isinstance(inner, ast.AugAssign)
+                and isinstance(inner.op, _OPERATORS)
+                and isinstance(inner.target, ast.Name)
+            ):
                 uses.accumulated[inner.target.id] += 1
             elif (called := _atomic_call(inner)) is not None:
                 uses.accumulated[called] += 1

@@ -1,6 +1,7 @@
 """Variables of a kernel while it is lowered: lexical blocks over SSA values.
 
-A name stands for its current value. Blocks (bodies of `if`, loops) log what they change, so that leaving one costs what it changed and tells
+A name stands for its current value. Blocks (bodies of `if`, loops) log what they change, so that leaving one costs what
+it changed and tells
 which outer variables the region around it must yield.
 """
 

@@ -6,6 +6,7 @@ An argument type is hashable and decides how the kernel is specialised.
 from __future__ import annotations
 
 import ast
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,8 @@ __all__ = [
 EMPTY: Any = type("EMPTY", (), {"__repr__": lambda self: "EMPTY"})()
 
 
-# -- argument types -----------------------------------------------------------------------------------------------------
+# -- argument types
+# -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class ScalarArg:
     """A scalar, passed as a parameter of its own."""
@@ -53,7 +55,8 @@ class MatrixArg:
 class ArrayArg:
     """An array in memory.
 
-    ``order`` and ``offset`` describe how a field stores its axes: index axis ``order[k]`` is storage axis k, and ``offset`` is
+    ``order`` and ``offset`` describe how a field stores its axes: index axis ``order[k]`` is storage axis k, and
+    ``offset`` is
     subtracted from the indices first.
     """
 
@@ -67,7 +70,8 @@ class ArrayArg:
 
 @dataclass(frozen=True, slots=True)
 class StructArg:
-    """A struct or dataclass instance: its members, each with an argument type. Members that the kernel does not read are left out.
+    """A struct or dataclass instance: its members, each with an argument type. Members that the kernel does not read
+    are left out.
 
     ``origin`` is the `StructType` or dataclass, for its methods.
     """
@@ -87,7 +91,8 @@ class TemplateArg:
 ArgType = ScalarArg | MatrixArg | ArrayArg | StructArg | TemplateArg
 
 
-# -- signatures ---------------------------------------------------------------------------------------------------------
+# -- signatures
+# ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
     """One parameter of a kernel or function; ``default`` and ``annotation`` are `EMPTY` where there is none."""
@@ -137,7 +142,14 @@ class KernelInfo:
         """Place of a node of the function's tree."""
         span = self.spans.get(node)
         if span is None:
-            span = Span(self.source.file, node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, self.function.__name__)
+            span = Span(
+                self.source.file,
+                node.lineno,
+                node.col_offset,
+                node.end_lineno,
+                node.end_col_offset,
+                self.function.__name__,
+            )
             self.spans[node] = span
         return span
 
@@ -215,7 +227,11 @@ def is_argument_annotation(annotation: Any) -> bool:
     """Whether kernels take arguments of this annotation."""
     if scalar_annotation(annotation) or isinstance(annotation, (MatrixType, StructType, NdarrayType, Template)):
         return True
-    return hasattr(annotation, "__dataclass_fields__") or hasattr(annotation, "__qd_annotation__") or _is_optional(annotation)
+    return (
+        hasattr(annotation, "__dataclass_fields__")
+        or hasattr(annotation, "__qd_annotation__")
+        or _is_optional(annotation)
+    )
 
 
 def _is_optional(annotation: Any) -> bool:
@@ -228,10 +244,16 @@ def _read(function: types.FunctionType, source: FunctionSource) -> KernelInfo:
     tree = source.tree.args
     for star, sign in ((tree.vararg, "*"), (tree.kwarg, "**")):
         if star is not None:
-            raise QuadrantsSyntaxError(f"Variable parameters ({sign}{star.arg}) are not supported", span=info.span_of(star), hint="write each parameter out")
+            raise QuadrantsSyntaxError(
+                f"Variable parameters ({sign}{star.arg}) are not supported",
+                span=info.span_of(star),
+                hint="write each parameter out",
+            )
     annotations = _annotations(info)
     returns = annotations.get("return", None)
-    return KernelInfo(function, source, tuple(_parameters(function, tree, annotations)), returns, info.facts, info.spans)
+    return KernelInfo(
+        function, source, tuple(_parameters(function, tree, annotations)), returns, info.facts, info.spans
+    )
 
 
 def _parameters(function: types.FunctionType, tree: ast.arguments, annotations: Mapping[str, Any]) -> list[Parameter]:
@@ -240,7 +262,9 @@ def _parameters(function: types.FunctionType, tree: ast.arguments, annotations: 
     values = dict(zip(positional[len(positional) - len(defaults) :], defaults, strict=True))
     parameters = [Parameter(n, annotations.get(n, EMPTY), values.get(n, EMPTY)) for n in positional]
     keyword = function.__kwdefaults__ or {}
-    parameters += [Parameter(a.arg, annotations.get(a.arg, EMPTY), keyword.get(a.arg, EMPTY), True) for a in tree.kwonlyargs]
+    parameters += [
+        Parameter(a.arg, annotations.get(a.arg, EMPTY), keyword.get(a.arg, EMPTY), True) for a in tree.kwonlyargs
+    ]
     return parameters
 
 
@@ -249,11 +273,23 @@ def _annotations(info: KernelInfo) -> dict[str, Any]:
     try:
         raw: Mapping[str, Any] = info.function.__annotations__
     except NameError as cause:  # evaluated lazily from Python 3.14 on
-        raise QuadrantsNameError(f"an annotation of {info.name!r} cannot be evaluated: {cause}", span=info.span) from cause
+        raise QuadrantsNameError(
+            f"an annotation of {info.name!r} cannot be evaluated: {cause}", span=info.span
+        ) from cause
     if not any(isinstance(a, str) for a in raw.values()):
         return {name: _instance(a) for name, a in raw.items()}
-    scope = {**info.globals, **info.closure()}
+    scope = {**info.globals, **_defining_locals(info.function.__code__), **info.closure()}
     return {name: _instance(_evaluate(info, name, a, scope) if isinstance(a, str) else a) for name, a in raw.items()}
+
+
+def _defining_locals(code: types.CodeType) -> dict[str, Any]:
+    """Local variables of the running function that defines ``code``: annotations left as text may name them."""
+    frame = sys._getframe()
+    while frame is not None:
+        if code in frame.f_code.co_consts:
+            return dict(frame.f_locals)
+        frame = frame.f_back
+    return {}
 
 
 def _instance(annotation: Any) -> Any:
@@ -268,8 +304,8 @@ def _evaluate(info: KernelInfo, name: str, text: str, scope: dict[str, Any]) -> 
         raise QuadrantsNameError(
             f"the annotation {text!r} of {name!r} cannot be evaluated: {type(cause).__name__}: {cause}",
             span=_annotation_span(info, name),
-            why="with `from __future__ import annotations`, annotations are evaluated in the function's module and captured variables",
-            hint="define the name at module level, or use it inside the function so that it is captured",
+            why="with `from __future__ import annotations`, annotations are text until they are evaluated in the function's scope",
+            hint="define the name where the function is decorated, or at module level",
         ) from cause
 
 
@@ -288,7 +324,7 @@ def return_types(annotation: Any) -> Sequence[Any]:
     if annotation is None or annotation is EMPTY:
         return ()
     if isinstance(annotation, (tuple, list)):
-        return tuple(annotation)  # pyright: ignore[reportUnknownArgumentType]
+        return tuple(annotation)
     return get_args(annotation) if get_origin(annotation) is tuple else (annotation,)
 
 

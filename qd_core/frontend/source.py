@@ -1,6 +1,7 @@
 """Source text and syntax tree of a Python function, without importing or tokenising more than needed.
 
-`inspect.getsource` tokenises in Python, which for a long kernel costs more than compiling it. The block of a function is found by its
+`inspect.getsource` tokenises in Python, which for a long kernel costs more than compiling it. The block of a function
+is found by its
 indentation instead; a wrong guess is a syntax error of the excerpt, and then the block is grown or `inspect` asked.
 """
 
@@ -82,7 +83,11 @@ def _read_slowly(function: FunctionType, code: CodeType) -> FunctionSource:
     tree = _parse(block, first)
     if tree is None:
         span = Span(code.co_filename, first, function=function.__name__)
-        raise QuadrantsSyntaxError("a kernel or function must be written with `def`", span=span, hint="lambdas and `exec` have no usable source")
+        raise QuadrantsSyntaxError(
+            "a kernel or function must be written with `def`",
+            span=span,
+            hint="lambdas and `exec` have no usable source",
+        )
     return FunctionSource(code.co_filename, first, "".join(block), tree)
 
 
@@ -117,7 +122,9 @@ def _blocks(lines: Sequence[str], start: int) -> Iterator[list[str]]:
 def _parse(block: Sequence[str], first: int) -> ast.FunctionDef | None:
     """Parse an indented function; None when the text is no single definition."""
     indented = block[0][:1] in (" ", "\t")
-    head = "\n" * (first - 2) + "if 1:\n" if indented else "\n" * (first - 1)  # so that nodes have the lines of the file
+    head = (
+        "\n" * (first - 2) + "if 1:\n" if indented else "\n" * (first - 1)
+    )  # so that nodes have the lines of the file
     try:
         module = ast.parse(head + "".join(block))
     except SyntaxError:

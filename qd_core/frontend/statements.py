@@ -26,7 +26,8 @@ GO = "%go"
 """Pseudo-variable: the loop goes on (u1)."""
 
 
-# -- sequences ----------------------------------------------------------------------------------------------------------
+# -- sequences
+# ----------------------------------------------------------------------------------------------------------
 def block(ctx: Lowering, body: Sequence[ast.stmt], *, last: bool = False) -> None:
     """Lower statements in order; what follows a `break` or `continue` is made conditional.
 
@@ -42,7 +43,9 @@ def block(ctx: Lowering, body: Sequence[ast.stmt], *, last: bool = False) -> Non
 
 
 def _goes_on(ctx: Lowering, rest: Sequence[ast.stmt], last: bool) -> bool:
-    """Whether lowering goes on after a statement that may have jumped; a run-time condition is put around ``rest`` here."""
+    """Whether lowering goes on after a statement that may have jumped; a run-time condition is put around ``rest``
+    here.
+    """
     live = ctx.scope.names[LIVE]
     known = constant_of(live)
     if known is not None:
@@ -52,7 +55,9 @@ def _goes_on(ctx: Lowering, rest: Sequence[ast.stmt], last: bool) -> bool:
     return False
 
 
-def run_block(ctx: Lowering, body: Sequence[ast.stmt], last: bool = False, known: str = "") -> tuple[Region, dict[str, Any]]:
+def run_block(
+    ctx: Lowering, body: Sequence[ast.stmt], last: bool = False, known: str = ""
+) -> tuple[Region, dict[str, Any]]:
     """Lower statements in a region and a block of their own; return the region and what they changed outside."""
     ctx.scope.push()
     with ctx.builder.inside() as region, ctx.runtime_block():
@@ -67,7 +72,16 @@ def run_block(ctx: Lowering, body: Sequence[ast.stmt], last: bool = False, known
     return region, changed
 
 
-def conditional(ctx: Lowering, condition: Value, body: Sequence[ast.stmt], orelse: Sequence[ast.stmt], node: ast.AST, *, last: bool = False, known: str = "") -> None:
+def conditional(
+    ctx: Lowering,
+    condition: Value,
+    body: Sequence[ast.stmt],
+    orelse: Sequence[ast.stmt],
+    node: ast.AST,
+    *,
+    last: bool = False,
+    known: str = "",
+) -> None:
     """Lower a run-time choice between two blocks; variables that either changes get their merged value.
 
     ``known``: the pseudo-variable that is the condition, so that it is true inside.
@@ -109,13 +123,16 @@ def _if(ctx: Lowering, node: ast.If) -> None:
         return
     test = ctx.expr(node.test)
     if isinstance(test, MatrixValue):
-        ctx.type_error(f"a condition must be a scalar, got {describe(test)}", node.test, hint="reduce it with .any() or .all()")
+        ctx.type_error(
+            f"a condition must be a scalar, got {describe(test)}", node.test, hint="reduce it with .any() or .all()"
+        )
     if not is_runtime(test):
         test = bool(test)
     conditional(ctx, as_condition(ctx, test, node.test), node.body, node.orelse, node)
 
 
-# -- assignment ---------------------------------------------------------------------------------------------------------
+# -- assignment
+# ---------------------------------------------------------------------------------------------------------
 @statement(ast.Assign)
 def _assign(ctx: Lowering, node: ast.Assign) -> None:
     static = is_static_call(ctx, node.value)
@@ -144,7 +161,13 @@ def kind_value(ctx: Lowering, kind: Any, value: Any, node: ast.AST) -> Any:
     return convert_to(ctx, kind, value, node)
 
 
-ATOMIC_OPERATORS: dict[type[ast.AST], str] = {ast.Add: "add", ast.Sub: "sub", ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor"}
+ATOMIC_OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.BitAnd: "and",
+    ast.BitOr: "or",
+    ast.BitXor: "xor",
+}
 
 
 @statement(ast.AugAssign)
@@ -179,11 +202,16 @@ def update_atomically(ctx: Lowering, kind: str, place: ElementPlace, value: Any,
     if kind != "sub":
         return place.atomic(ctx, kind, value, node)
     value = cast(ctx, value, dtype, node)
-    negated = value.map(lambda v: ctx.builder.emit("neg", v)) if isinstance(value, MatrixValue) else ctx.builder.emit("neg", value)
+    negated = (
+        value.map(lambda v: ctx.builder.emit("neg", v))
+        if isinstance(value, MatrixValue)
+        else ctx.builder.emit("neg", value)
+    )
     return place.atomic(ctx, "add", negated, node)
 
 
-# -- simple statements --------------------------------------------------------------------------------------------------
+# -- simple statements
+# --------------------------------------------------------------------------------------------------
 @statement(ast.Expr)
 def _expr(ctx: Lowering, node: ast.Expr) -> None:
     ctx.expr(node.value)
@@ -198,7 +226,12 @@ def _pass(ctx: Lowering, node: ast.Pass) -> None:
 def _break(ctx: Lowering, node: ast.Break) -> None:
     _need_loop(ctx, node, "break")
     if ctx.scope.get(GO) in (MISSING, None):
-        ctx.syntax_error("Cannot break in the outermost loop", node, why="its iterations run in parallel", hint="call qd.loop_config(serialize=True) before the loop, or nest it")
+        ctx.syntax_error(
+            "Cannot break in the outermost loop",
+            node,
+            why="its iterations run in parallel",
+            hint="call qd.loop_config(serialize=True) before the loop, or nest it",
+        )
     no = ctx.builder.const(dt.u1, False)
     ctx.scope.update(GO, no)
     ctx.scope.update(LIVE, no)
@@ -227,4 +260,3 @@ def _return(ctx: Lowering, node: ast.Return) -> None:
     frame.returned = None if node.value is None else ctx.expr(node.value)
     frame.returning = True
     frame.return_node = node
-

@@ -1,7 +1,8 @@
 """What an expression of the kernel language evaluates to while it is lowered.
 
 * An SSA value (`qd_core.ir.nodes.Value`): a scalar known at run time.
-* A :class:`MatrixValue`: a vector or matrix, as a tuple of SSA scalars of one type. It is immutable: assignment copies for free.
+* A :class:`MatrixValue`: a vector or matrix, as a tuple of SSA scalars of one type. It is immutable: assignment copies
+for free.
 * A :class:`StructValue`: named members.
 * A :class:`ArrayRef`: an array in memory, which is a parameter of the function.
 * A tuple or list of these: a compile-time container.
@@ -170,7 +171,7 @@ class NdRange:
         self.bounds: list[tuple[Any, Any]] = []
         for b in bounds:
             if isinstance(b, (tuple, list)):
-                start, stop = b  # pyright: ignore[reportUnknownVariableType]
+                start, stop = b
                 self.bounds.append((start, stop))
             else:
                 self.bounds.append((0, b))
@@ -211,14 +212,16 @@ class Grouped:
 
 def is_number(x: Any) -> bool:
     """Whether ``x`` is a compile-time number (Python or NumPy, `bool` included)."""
-    return isinstance(x, (int, float)) or (hasattr(x, "dtype") and getattr(x, "shape", None) == () and hasattr(x, "item"))
+    return isinstance(x, (int, float)) or (
+        hasattr(x, "dtype") and getattr(x, "shape", None) == () and hasattr(x, "item")
+    )
 
 
 def is_runtime(x: Any) -> bool:
     """Whether ``x`` is, or contains, a value that is known at run time only."""
     if isinstance(x, (Value, MatrixValue, StructValue)):
         return True
-    return isinstance(x, (tuple, list)) and any(map(is_runtime, x))  # pyright: ignore[reportUnknownArgumentType]
+    return isinstance(x, (tuple, list)) and any(map(is_runtime, x))
 
 
 def static_int(x: Any) -> int | None:
@@ -241,7 +244,7 @@ def flatten(x: Any, out: list[Value]) -> None:
         for member in x.members.values():
             flatten(member, out)
     elif isinstance(x, (tuple, list)):
-        for element in x:  # pyright: ignore[reportUnknownVariableType]
+        for element in x:
             flatten(element, out)
 
 
@@ -254,7 +257,7 @@ def rebuild(like: Any, scalars: Iterator[Value]) -> Any:
     if isinstance(like, StructValue):
         return StructValue({k: rebuild(v, scalars) for k, v in like.members.items()}, like.type)
     if isinstance(like, (tuple, list)):
-        return type(like)(rebuild(e, scalars) for e in like)  # pyright: ignore
+        return type(like)(rebuild(e, scalars) for e in like)
     return like
 
 
@@ -269,5 +272,5 @@ def describe(x: Any) -> str:
     if isinstance(x, ArrayRef):
         return f"array {x.name!r} of {x.ndim} axes"
     if isinstance(x, (tuple, list)):
-        return f"{type(x).__name__} of {len(x)}"  # pyright: ignore
+        return f"{type(x).__name__} of {len(x)}"
     return f"{type(x).__name__} {x!r}" if is_number(x) or isinstance(x, str) else type(x).__name__

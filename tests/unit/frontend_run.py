@@ -27,7 +27,7 @@ from qd_core.passes.offload import offload
 from qd_core.runtime.log import format_message, format_print
 from qd_core.testing.interpret import interpret
 
-__all__ = ["Outcome", "i32", "f32", "lowered", "qd", "refuse", "run"]
+__all__ = ["Outcome", "f32", "i32", "lowered", "qd", "refuse", "run"]
 
 f32, i32 = dt.f32, dt.i32
 N1 = NdarrayType(dt.f32, 1)
@@ -49,7 +49,9 @@ class _Interface:
 qd = _Interface()
 
 
-def bind(parameter: Parameter, path: str, annotation: Any, value: Any, leaves: dict[str, Any], options: LowerOptions) -> ArgType:
+def bind(
+    parameter: Parameter, path: str, annotation: Any, value: Any, leaves: dict[str, Any], options: LowerOptions
+) -> ArgType:
     """Type of an argument; its leaves go to ``leaves``."""
     dtype = as_dtype(annotation, options.default_ip, options.default_fp)
     if dtype is not None:
@@ -63,7 +65,9 @@ def bind(parameter: Parameter, path: str, annotation: Any, value: Any, leaves: d
     if isinstance(annotation, NdarrayType):
         return _array(path, annotation, value, leaves)
     if isinstance(annotation, StructType):
-        members = tuple((k, bind(parameter, f"{path}.{k}", t, value[k], leaves, options)) for k, t in annotation.members.items())
+        members = tuple(
+            (k, bind(parameter, f"{path}.{k}", t, value[k], leaves, options)) for k, t in annotation.members.items()
+        )
         return StructArg(members, annotation)
     assert isinstance(annotation, Template) or parameter.name == "self"
     return TemplateArg(value, value)
