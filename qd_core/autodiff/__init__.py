@@ -1,0 +1,1 @@
+"""Automatic differentiation: reverse and forward mode as transforms from function to function."""

@@ -1,7 +1,8 @@
 """Activity: which values get an adjoint or a tangent, and what must be refused.
 
-A value is *varied* when it depends differentiably on an element of an array that has gradient storage, *useful* when such an element
-depends on it, and *active* when both. Only real values take part; an array without gradient storage is a constant when read.
+A value is *varied* when it depends differentiably on an element of an array that has gradient storage, *useful* when
+such an element depends on it, and *active* when both. Only real values take part; an array without gradient storage
+is a constant when read.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ class Activity:
     active : set of Value
         Values that get an adjoint (or tangent).
     masked : set of Value
-        Active values that a `select`, `min` or `max` may discard: their zero adjoints must not meet an infinite partial.
+        Active values that a `select`, `min` or `max` may discard: their zero adjoints must not meet an infinite
+        partial.
     shadows : mapping of Param to Param
         Array to the array of its gradients (or duals).
     effects : set of Node
         Region operations with something to differentiate inside.
     """
 
-    def __init__(self, active: set[Value], masked: set[Value], shadows: Mapping[Param, Param], effects: set[Node]) -> None:
+    def __init__(
+        self, active: set[Value], masked: set[Value], shadows: Mapping[Param, Param], effects: set[Node]
+    ) -> None:
         self.active, self.masked, self.shadows, self.effects = active, masked, shadows, effects
 
     def has_code(self, node: Node) -> bool:
@@ -43,7 +47,7 @@ class Activity:
 
 
 def _moves(node: Node, shadows: Mapping[Param, Param], active: set[Value]) -> bool:
-    """Stores move the gradient of the element, also when the value is a constant; an atomic add of a constant does nothing."""
+    """A store moves the element's gradient even when the value is constant; an atomic add of a constant does not."""
     return _touches(node, shadows) and (node.op.name == "store" or node.operands[-1] in active)
 
 
@@ -60,8 +64,9 @@ def analyze(structure: Structure, shadows: Mapping[Param, Param]) -> Activity:
     Raises
     ------
     NotDifferentiableError
-        At the user's line: an operation without a derivative on the path, an atomic other than `add` on a differentiated array, an
-        active value stored in an array without gradients and read again, or an access to the gradients themselves.
+        At the user's line: an operation without a derivative on the path, an atomic other than `add` on a
+        differentiated array, an active value stored in an array without gradients and read again, or an access to the
+        gradients themselves.
     """
     forward, backward = _edges(structure)
     sources = [n for n in structure.nodes if _reads(n, shadows)]
@@ -71,7 +76,16 @@ def analyze(structure: Structure, shadows: Mapping[Param, Param]) -> Activity:
         _refuse(node, shadows, varied, useful)
     _refuse_detours(structure, shadows, varied, useful)
     active = varied & useful
-    masked = _reach([o for n in structure.nodes if n.op.name in ("select", "min", "max") and n in active for o in n.operands if o in active], backward)
+    masked = _reach(
+        [
+            o
+            for n in structure.nodes
+            if n.op.name in ("select", "min", "max") and n in active
+            for o in n.operands
+            if o in active
+        ],
+        backward,
+    )
     return Activity(active, masked & active, shadows, _effects(structure, shadows, active))
 
 
@@ -99,7 +113,11 @@ def _flow(node: Node) -> Iterable[tuple[Value, Value]]:
         for c in carried(node):
             yield from ((source, target) for source in (c.init, c.next) for target in (*c.args, c.result))
     elif node.type is not None and node.op.name not in ("load", "atomic", "scratch"):
-        yield from ((o, node) for i, o in enumerate(node.operands) if differentiable(node.op.name, i) and hasattr(o.type, "is_real"))
+        yield from (
+            (o, node)
+            for i, o in enumerate(node.operands)
+            if differentiable(node.op.name, i) and hasattr(o.type, "is_real")
+        )
 
 
 def _reach(seeds: Iterable[Value], edges: Edges) -> set[Value]:
@@ -121,7 +139,7 @@ def _effects(structure: Structure, shadows: Mapping[Param, Param], active: set[V
     return found
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------------------
+# -- what is refused ------------------------------------------------------------------------------------------------
 def _refuse(node: Node, shadows: Mapping[Param, Param], varied: set[Value], useful: set[Value]) -> None:
     rule = RULES[node.op.name]
     if isinstance(rule, NotDifferentiable):
@@ -133,27 +151,43 @@ def _refuse(node: Node, shadows: Mapping[Param, Param], varied: set[Value], usef
 def _refuse_rule(node: Node, rule: NotDifferentiable, varied: set[Value], useful: set[Value]) -> None:
     bits = node.op.name == "bitcast" and node.operands[0] in varied
     if bits or (node in varied and node in useful) or (node.op.name == "scratch_load" and node in useful):
-        raise NotDifferentiableError(f"`{node.op.name}` cannot be differentiated", span=node.span, why=rule.reason,
-                                     hint="compute it from values that do not depend on a differentiated array")
+        raise NotDifferentiableError(
+            f"`{node.op.name}` cannot be differentiated",
+            span=node.span,
+            why=rule.reason,
+            hint="compute it from values that do not depend on a differentiated array",
+        )
 
 
 def _refuse_access(node: Node, shadows: Mapping[Param, Param], useful: set[Value]) -> None:
     array, kind = node.operands[0], node.attrs.get("kind")
     if array in shadows.values():
-        raise NotDifferentiableError(f"`{path_of(array)}` is accessed in a kernel that is differentiated with respect to the array it belongs to",
-                                     span=node.span, why="derivatives of gradients are not formed", hint="move the access to another kernel")
+        raise NotDifferentiableError(
+            f"`{path_of(array)}` is accessed in a kernel that is itself differentiated",
+            span=node.span,
+            why="derivatives of gradients are not formed",
+            hint="move the access to another kernel",
+        )
     if array not in shadows or kind is None:
         return
     if kind != "add":
-        raise NotDifferentiableError(f"atomic {kind} on the differentiated array `{path_of(array)}`", span=node.span,
-                                     why="its derivative depends on the order in which iterations arrive",
-                                     hint="give the array no gradient, or reduce with atomic add")
+        raise NotDifferentiableError(
+            f"atomic {kind} on the differentiated array `{path_of(array)}`",
+            span=node.span,
+            why="its derivative depends on the order in which iterations arrive",
+            hint="give the array no gradient, or reduce with atomic add",
+        )
     if node in useful:
-        raise NotDifferentiableError(f"the old value of an atomic add on `{path_of(array)}` reaches a differentiated array", span=node.span,
-                                     why="it depends on the order in which iterations arrive")
+        raise NotDifferentiableError(
+            f"the old value of an atomic add on `{path_of(array)}` reaches a differentiated array",
+            span=node.span,
+            why="it depends on the order in which iterations arrive",
+        )
 
 
-def _refuse_detours(structure: Structure, shadows: Mapping[Param, Param], varied: set[Value], useful: set[Value]) -> None:
+def _refuse_detours(
+    structure: Structure, shadows: Mapping[Param, Param], varied: set[Value], useful: set[Value]
+) -> None:
     """An active value must not pass through an array that has no gradient storage."""
     reads: dict[Value, list[Node]] = defaultdict(list)
     for node in structure.nodes:
@@ -167,7 +201,11 @@ def _refuse_detours(structure: Structure, shadows: Mapping[Param, Param], varied
 def _refuse_detour(structure: Structure, store: Node, reads: Iterable[Node]) -> None:
     for load in reads:
         if structure.may_follow(store, load):
+            name = path_of(store.operands[0])
             line = f" (line {load.span.line})" if load.span is not None else ""
-            raise NotDifferentiableError(f"`{path_of(store.operands[0])}` has no gradient, but passes a differentiated value on: it is read again{line}",
-                                         span=store.span, why="the gradient would silently lose this path",
-                                         hint=f"give `{path_of(store.operands[0])}` a gradient (needs_grad=True)")
+            raise NotDifferentiableError(
+                f"`{name}` has no gradient, but a differentiated value passes through it: it is read{line}",
+                span=store.span,
+                why="the gradient would silently lose this path",
+                hint=f"give `{name}` a gradient (needs_grad=True)",
+            )

@@ -1,4 +1,4 @@
-"""Where adjoint accesses can meet: which loads may add to gradients without an atomic, and which arguments must not overlap."""
+"""Where adjoint accesses can meet: which gradients need atomics, and which arguments must not overlap."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ __all__ = ["Conflicts"]
 class Conflicts:
     """Decides per parallel loop and array whether two iterations can touch the same gradient.
 
-    They cannot when all accesses to the array in the loop agree on some axes, and the indices there determine the iteration: each
-    parallel index occurs in an axis of its own, as ``k·i + uniform`` with a constant ``k`` that is not 0.
+    They cannot when all accesses to the array in the loop agree on some axes, and the indices there determine the
+    iteration: each parallel index occurs in an axis of its own, as ``k·i + uniform`` with a constant ``k`` that is
+    not 0.
     """
 
     def __init__(self, structure: Structure, activity: Activity, shared: bool) -> None:
@@ -55,8 +56,9 @@ class Conflicts:
     def must_not_overlap(self, demand: Demand) -> tuple[tuple[str, str], ...]:
         """Pairs of array paths whose memory must be disjoint for the reverse function to be right.
 
-        An array that is read for a derivative, with every other array that the kernel writes, and likewise their gradients; gradients
-        that are updated without atomics, with every other gradient. Storage of primal and gradient never overlaps.
+        An array that is read for a derivative, with every other array that the kernel writes, and likewise their
+        gradients; gradients that are updated without atomics, with every other gradient. Storage of primal and
+        gradient never overlaps.
         """
         wanted: set[Value] = set(demand.needed).union(*demand.slices.values(), self._activity.active)
         read = {n.operands[0] for n in self._structure.nodes if n.op.name == "load" and n in wanted}

@@ -29,7 +29,8 @@ def forward(function: Function, duals: Iterable[str]) -> Function:
     Returns
     -------
     Function
-        ``{name}_dual``: the parameters of ``function`` and, for each array in ``duals``, the array ``{path}.dual`` of the same type.
+        ``{name}_dual``: the parameters of ``function`` and, for each array in ``duals``, the array ``{path}.dual`` of
+        the same type.
 
     Raises
     ------
@@ -127,7 +128,9 @@ class _Forward:
         regions: list[Region] = []
         for position, region in enumerate(node.regions):
             args = [c.args[position] for c in own]
-            with self.b.inside([*((a.type, a.name) for a in region.args), *((a.type, f"{a.name}.dual") for a in args)], loop=True) as new:
+            with self.b.inside(
+                [*((a.type, a.name) for a in region.args), *((a.type, f"{a.name}.dual") for a in args)], loop=True
+            ) as new:
                 self.copier.mapping.update(zip(region.args, new.args, strict=False))
                 self.tangent.update(zip(args, new.args[len(region.args) :], strict=True))
                 test = node.op.name == "while" and position == 0
@@ -136,10 +139,19 @@ class _Forward:
         self.b.span = node.span
         self.finish(node, self.emit_loop(node, operands, duals, regions), [c.result for c in own])
 
-    def emit_loop(self, node: Node, operands: Sequence[Value], duals: Sequence[Value], regions: Sequence[Region]) -> tuple[Value, ...]:
+    def emit_loop(
+        self, node: Node, operands: Sequence[Value], duals: Sequence[Value], regions: Sequence[Region]
+    ) -> tuple[Value, ...]:
         if node.op.name == "while":
             return self.b.while_([*operands, *duals], regions[0], regions[1])
-        return self.b.for_(operands[0], operands[1], [*operands[2:], *duals], regions[0], reverse=node.attrs["reverse"], breaks=node.attrs["breaks"])
+        return self.b.for_(
+            operands[0],
+            operands[1],
+            [*operands[2:], *duals],
+            regions[0],
+            reverse=node.attrs["reverse"],
+            breaks=node.attrs["breaks"],
+        )
 
 
 _RULES: dict[str, Callable[[_Forward, Node], None]] = {

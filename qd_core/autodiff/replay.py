@@ -19,8 +19,9 @@ __all__ = ["Replay"]
 class Replay:
     """Emits primal values that `Demand` asks for.
 
-    One mapping from original values to their copies serves all scopes: the copies made for a reverse scope are made when it is entered,
-    after every replay that surrounds it, and replays inside it only define values of deeper regions.
+    One mapping from original values to their copies serves all scopes: the copies made for a reverse scope are made
+    when it is entered, after every replay that surrounds it, and replays inside it only define values of deeper
+    regions.
     """
 
     def __init__(self, builder: Builder, structure: Structure, demand: Demand) -> None:
@@ -54,13 +55,15 @@ class Replay:
         self._allocate_for(region)
 
     def prepare(self, node: Node) -> None:
-        """Record, right before its reverse, what a loop of the root region needs: private memory does not outlive a serial task."""
+        """Record what a loop of the root region needs right before its reverse: private memory ends with the task."""
         self._allocate_for(node)
         if self._deferred(node):
             self._sweep(node, record=True)
 
     def _deferred(self, node: Node) -> bool:
-        return is_loop(node) and bool(self.demand.recorded.get(node)) and self.structure.home[node] is self.structure.root
+        return (
+            is_loop(node) and bool(self.demand.recorded.get(node)) and self.structure.home[node] is self.structure.root
+        )
 
     # -- loops --------------------------------------------------------------------------------------------------
     def span(self, loop: Node) -> tuple[Value, Value, bool]:
@@ -104,7 +107,9 @@ class Replay:
         start, stop = (self.value(v) for v in loop.operands[:2])
         trips = _copy_for(copier, loop, kept, start.type)[-1]
         downward = loop.attrs["reverse"]
-        self._spans[loop] = (self.b.emit("sub", stop, trips), stop) if downward else (start, self.b.emit("add", start, trips))
+        self._spans[loop] = (
+            (self.b.emit("sub", stop, trips), stop) if downward else (start, self.b.emit("add", start, trips))
+        )
 
     def _kept(self, loop: Node) -> list[Carried]:
         return [c for c in carried(loop) if c.arg in self.demand.slices[loop]]
@@ -146,7 +151,7 @@ class Replay:
         return self.b.emit("max", length, self.b.const(dt.i64, 0))
 
     def _scratch_home(self, loop: Node) -> Region | Node | None:
-        """Where the memory for a loop inside other loops is reserved, so that their trips share it: where its length is first known.
+        """Where an inner loop's memory is reserved, shared by the trips around it: where its length is first known.
 
         A region of a reverse scope, an operation of the root region, or None: at the loop itself.
         """
@@ -225,11 +230,22 @@ def _copy_while(copier: Copier, node: Node, kept: list[Carried], counter: DType 
     return copier.builder.while_(inits, condition, body)
 
 
-_REPLAY: dict[str, Callable[[Copier, Node, set[Value]], None]] = {"if": _replay_if, "for": _replay_for, "while": _replay_while}
+_REPLAY: dict[str, Callable[[Copier, Node, set[Value]], None]] = {
+    "if": _replay_if,
+    "for": _replay_for,
+    "while": _replay_while,
+}
 
 
-def _body(copier: Copier, region: Region, args: Sequence[Value], yields: Sequence[Value], tail: Sequence[Value], counter: DType | None) -> Region:
-    """Replay a loop's body with some of its arguments; with ``counter``, a last carried value of that type counts trips."""
+def _body(
+    copier: Copier,
+    region: Region,
+    args: Sequence[Value],
+    yields: Sequence[Value],
+    tail: Sequence[Value],
+    counter: DType | None,
+) -> Region:
+    """Replay a loop's body with some of its arguments; a last carried value of type ``counter`` counts trips."""
     b = copier.builder
     extra = [(counter, "trips")] if counter is not None else []
     with b.inside([*((a.type, getattr(a, "name", "")) for a in args), *extra], loop=True) as new:

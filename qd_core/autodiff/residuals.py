@@ -1,9 +1,10 @@
 """Demand: which primal values reverse mode needs, where they are recomputed and what loops must record.
 
-Every region has one *reverse scope*, the place of its adjoint code, which starts with the primal values it needs, recomputed from
-parameters, memory, and the arguments of the region. What a reverse scope needs from inside a nested `if` or loop comes from a *replay* of
-that operation, sliced to what is wanted. What the reverse scope of a loop's body needs from the values carried into each trip is
-*recorded* by the replay in private memory. Needs propagate from uses to definitions; one worklist, linear in scopes times depth.
+Every region has one *reverse scope*, the place of its adjoint code, which starts with the primal values it needs,
+recomputed from parameters, memory, and the arguments of the region. What a reverse scope needs from inside a nested
+`if` or loop comes from a *replay* of that operation, sliced to what is wanted. What the reverse scope of a loop's
+body needs from the values carried into each trip is *recorded* by the replay in private memory. Needs propagate from
+uses to definitions; one worklist, linear in scopes times depth.
 """
 
 from __future__ import annotations
@@ -74,25 +75,30 @@ class Demand:
                 if result:
                     self._need(node)
 
-    def _seed_access(self, node: Node) -> None:
+    def seed_access(self, node: Node) -> None:
+        """Memory needs indices."""
         if node.operands[0] in self.activity.shadows:
             self._need(*indices(node))
 
-    def _seed_atomic(self, node: Node) -> None:
+    def seed_atomic(self, node: Node) -> None:
+        """An atomic add needs indices when its value is active."""
         if node.operands[-1] in self.activity.active:
-            self._seed_access(node)
+            self.seed_access(node)
 
-    def _seed_control(self, node: Node) -> None:
+    def seed_control(self, node: Node) -> None:
+        """Bounds."""
         self._need(*node.operands)
 
-    def _seed_loop(self, node: Node) -> None:
+    def seed_loop(self, node: Node) -> None:
+        """Bounds, or what decides how many trips there are."""
         if node.op.name == "for":
             self._need(*node.operands[:2])
         if node.op.name == "while" or node.attrs["breaks"]:
             self.counted.add(node)
             self._control(node, node)
 
-    def _seed_if(self, node: Node) -> None:
+    def seed_if(self, node: Node) -> None:
+        """The condition."""
         self._need(node.operands[0])
 
     def replays(self, node: Node) -> bool:
@@ -130,9 +136,12 @@ class Demand:
             self._check_overwritten(node)
             self._push(around, *indices(node))
         elif node.op.name in ("atomic", "scratch_load", "scratch"):
-            raise NotDifferentiableError("the gradient needs a value that cannot be computed again", span=node.span,
-                                         why=f"`{node.op.name}` returns what memory held at that moment of the forward launch",
-                                         hint="store the value in an array in an earlier kernel and read it here")
+            raise NotDifferentiableError(
+                "the gradient needs a value that cannot be computed again",
+                span=node.span,
+                why=f"`{node.op.name}` returns what memory held at that moment of the forward launch",
+                hint="store the value in an array in an earlier kernel and read it here",
+            )
         else:
             self._push(around, *node.operands)
 
@@ -179,17 +188,25 @@ class Demand:
 
     # -- memory -------------------------------------------------------------------------------------------------
     def _check_overwritten(self, load: Node) -> None:
-        """Reverse mode reads memory as the launch left it: an element that was overwritten after this load is not what it read."""
+        """Reverse mode reads memory as the launch left it: refuse an element that is overwritten after this load."""
         for write in self._writers.get(load.operands[0], ()):
             if self.structure.may_follow(load, write):
                 name = path_of(load.operands[0])
                 line = f" at line {write.span.line}" if write.span is not None else ""
-                raise NotDifferentiableError(f"the gradient needs the value of `{name}` that is read here, but it is overwritten later{line}",
-                                             span=load.span, why="reverse mode recomputes from memory as the kernel leaves it",
-                                             hint=f"write to another array, or read from a copy of `{name}`")
+                raise NotDifferentiableError(
+                    f"the gradient needs the value of `{name}` that is read here, but it is overwritten later{line}",
+                    span=load.span,
+                    why="reverse mode recomputes from memory as the kernel leaves it",
+                    hint=f"write to another array, or read from a copy of `{name}`",
+                )
 
 
 _SEEDS: Mapping[str, Callable[[Demand, Node], None]] = {
-    "load": Demand._seed_access, "store": Demand._seed_access, "atomic": Demand._seed_atomic, "parallel_for": Demand._seed_control,
-    "for": Demand._seed_loop, "while": Demand._seed_loop, "if": Demand._seed_if,
-}  # fmt: skip  # pyright: ignore[reportPrivateUsage]
+    "load": Demand.seed_access,
+    "store": Demand.seed_access,
+    "atomic": Demand.seed_atomic,
+    "parallel_for": Demand.seed_control,
+    "for": Demand.seed_loop,
+    "while": Demand.seed_loop,
+    "if": Demand.seed_if,
+}

@@ -1,9 +1,10 @@
 """Reverse mode: a function to the function that propagates adjoints.
 
-The result is built scope by scope: the primal values a scope needs (`residuals.Demand` says which), then its operations in reverse order.
-Adjoints are SSA values: a region receives the adjoints of the outer values it uses, and of the values it carries, as carried values or
-plain captures, and yields them; memory sees only the adjoints of arrays. Stores, atomics, checks and messages of the primal are not
-executed again. Design and proofs: ``docs/design/autodiff.md``.
+The result is built scope by scope: the primal values a scope needs (`residuals.Demand` says which), then its
+operations in reverse order. Adjoints are SSA values: a region receives the adjoints of the outer values it uses, and
+of the values it carries, as carried values or plain captures, and yields them; memory sees only the adjoints of
+arrays. Stores, atomics, checks and messages of the primal are not executed again. Design and proofs:
+``docs/design/autodiff.md``.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ def reverse(function: Function, gradients: Iterable[str], *, shared: bool = Fals
     Returns
     -------
     Function
-        ``{name}_grad``: the parameters of ``function`` and, for each array in ``gradients`` whose elements take part, the array
-        ``{path}.grad`` of the same type (an existing parameter of that path is used). Executed after ``function`` with the same
-        arguments it adds to gradients of what was read, and sets gradients of what was overwritten to zero. Its attribute
-        ``no_overlap`` is a tuple of pairs of paths which the caller must not alias.
+        ``{name}_grad``: the parameters of ``function`` and, for each array in ``gradients`` whose elements take part,
+        the array ``{path}.grad`` of the same type (an existing parameter of that path is used). Executed after
+        ``function`` with the same arguments it adds to gradients of what was read, and sets gradients of what was
+        overwritten to zero. Its attribute ``no_overlap`` is a tuple of pairs of paths which the caller must not
+        alias.
 
     Raises
     ------
@@ -55,8 +57,10 @@ def reverse(function: Function, gradients: Iterable[str], *, shared: bool = Fals
     return _Reverse(primal, params, shadows, shared).run(function)
 
 
-def shadow_params(function: Function, paths: Iterable[str], suffix: str, role: Role) -> tuple[list[Param], dict[Param, Param]]:
-    """Parameters extended by ``path + suffix`` for the real arrays among ``paths`` that the function accesses, and the mapping."""
+def shadow_params(
+    function: Function, paths: Iterable[str], suffix: str, role: Role
+) -> tuple[list[Param], dict[Param, Param]]:
+    """Parameters with ``path + suffix`` for the real arrays among ``paths``, and the mapping from array to it."""
     by_path = {p.path: p for p in function.params}
     wanted = set(paths)
     params = list(function.params)
@@ -170,7 +174,9 @@ class _Reverse:
         regions = [self.branch_region(node, region, results, start) for region in node.regions]
         self.adjoint.update(zip(outer, self.b.if_(self.primal(node.operands[0]), *regions), strict=True))
 
-    def branch_region(self, node: Node, region: Region, results: list[tuple[Any, Value]], start: dict[Value, Value | None]) -> Region:
+    def branch_region(
+        self, node: Node, region: Region, results: list[tuple[Any, Value]], start: dict[Value, Value | None]
+    ) -> Region:
         self.restore(start)
         with self.b.inside() as new:
             for result, adjoint in results:
@@ -260,7 +266,9 @@ class _Captures:
         used: dict[Value, None] = {}
         active = self._activity.active
         for node in region.nodes:
-            if self._activity.has_code(node) and node.op.name != "atomic" or (node.op.name == "atomic" and node.operands[-1] in active):
+            if (self._activity.has_code(node) and node.op.name != "atomic") or (
+                node.op.name == "atomic" and node.operands[-1] in active
+            ):
                 used.update((o, None) for o in node.operands if o in active)
             inner: dict[Value, None] = {}
             for r in node.regions:
@@ -276,7 +284,11 @@ class _Captures:
         active = self._activity.active
         if is_loop(node):
             return {c.next: None for c in carried(node) if c.next in active and (c.arg in active or c.result in active)}
-        return {y: None for y, r in zip(region.yields, node.results, strict=True) if y in active and r in active} if node.op.name == "if" else {}
+        return (
+            {y: None for y, r in zip(region.yields, node.results, strict=True) if y in active and r in active}
+            if node.op.name == "if"
+            else {}
+        )
 
 
 def _deep(region: Region) -> Iterable[Node]:
@@ -285,5 +297,3 @@ def _deep(region: Region) -> Iterable[Node]:
         for node in stack.pop().nodes:
             yield node
             stack.extend(node.regions)
-
-

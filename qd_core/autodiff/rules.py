@@ -1,24 +1,28 @@
 """Derivative rules: exactly one entry for every operation of the table.
 
-A rule is written once, as partial derivatives in IR over operands and result, and both modes derive from it: `pull` maps the adjoint
-of a result to contributions to its operands, `push` maps tangents of operands to the tangent of the result. What primal values a
-rule reads is not declared but found by tracing it (`uses`).
+A rule is written once, as partial derivatives in IR over operands and result, and both modes derive from it: `pull`
+maps the adjoint of a result to contributions to its operands, `push` maps tangents of operands to the tangent of the
+result. What primal values a rule reads is not declared but found by tracing it (`uses`).
 
 Conventions at points where no derivative exists (tested in ``tests/unit/test_autodiff_rules.py``):
 
-* a partial derivative that is infinite where the function itself is finite is 0 there: ``sqrt`` at 0 (so the gradient of a norm at the
-  origin is 0), ``pow`` of 0 to an exponent below 1, ``asin`` and ``acos`` at the ends, ``atan2`` at the origin, ``abs`` at 0;
-* where the function is infinite too (``log`` at 0, division by 0, ``rsqrt`` at 0), the derivative is the infinite or NaN IEEE value;
-* ``min`` and ``max`` pass everything to the operand whose value the result is, at a tie to the second; a NaN operand gets nothing;
+* a partial derivative that is infinite where the function itself is finite is 0 there: ``sqrt`` at 0 (so the gradient
+  of a norm at the origin is 0), ``pow`` of 0 to an exponent below 1, ``asin`` and ``acos`` at the ends, ``atan2`` at
+  the origin, ``abs`` at 0;
+* where the function is infinite too (``log`` at 0, division by 0, ``rsqrt`` at 0), the derivative is the infinite or
+  NaN IEEE value;
+* ``min`` and ``max`` pass everything to the operand whose value the result is, at a tie to the second; a NaN operand
+  gets nothing;
 * the logarithm in the exponent's partial of ``pow`` is 0 for a base that is not positive;
-* ``floor``, ``ceil``, ``trunc``, ``round``, ``sgn``, ``floordiv`` and ``raw_div`` have derivative 0; casts pass from real to real only.
+* ``floor``, ``ceil``, ``trunc``, ``round``, ``sgn``, ``floordiv`` and ``raw_div`` have derivative 0; casts pass from
+  real to real only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from qd_core import dtypes as dt
@@ -27,7 +31,20 @@ from qd_core.ir.nodes import Arg, Region, Value
 from qd_core.ir.ops import OPS
 from qd_core.ir.rewrite import operands_deep
 
-__all__ = ["RULES", "Choice", "Linear", "NotDifferentiable", "Partials", "Rule", "Structural", "Zero", "differentiable", "pull", "push", "uses"]
+__all__ = [
+    "RULES",
+    "Choice",
+    "Linear",
+    "NotDifferentiable",
+    "Partials",
+    "Rule",
+    "Structural",
+    "Zero",
+    "differentiable",
+    "pull",
+    "push",
+    "uses",
+]
 
 Operands = Sequence[Any]
 Partial = Callable[[Builder, Operands, Any], Value]
@@ -43,14 +60,14 @@ class Partials:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """The result is the sum of the operands with these signs, converted to the result's type; the transpose is the same signs."""
+    """The result is the sum of the operands with these signs, converted to the result's type."""
 
     signs: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The result is operand ``first`` where ``takes_first(builder, operands, result)`` holds, else operand ``second``."""
+    """The result is operand ``first`` where ``takes_first(...)`` holds, else operand ``second``."""
 
     takes_first: Partial
     first: int
@@ -133,7 +150,7 @@ def _atan2(which: int) -> Partial:
 
 
 def _pow_base(b: Builder, x: Operands, r: Any) -> Value:
-    """b·a^(b-1); 0 for exponent 0, and at base 0 for exponents in (0, 1), where the power is finite and its slope is not."""
+    """b·a^(b-1); 0 for exponent 0, and at base 0 for exponents in (0, 1), where only the slope is infinite."""
     base, e = x
     zero, one = _c(base, 0.0, b), _c(base, 1.0, b)
     cusp = b.emit("and", b.emit("eq", base, zero), b.emit("lt", e, one))
@@ -178,7 +195,8 @@ def _result_is_first(b: Builder, x: Operands, r: Any) -> Value:
 
 RULES: dict[str, Rule] = {
     "cast": Linear((1,)), "neg": Linear((-1,)), "add": Linear((1, 1)), "sub": Linear((1, -1)),
-    "select": Choice(lambda b, x, r: x[0], 1, 2), "min": Choice(_result_is_first, 0, 1), "max": Choice(_result_is_first, 0, 1),
+    "select": Choice(lambda b, x, r: x[0], 1, 2),
+    "min": Choice(_result_is_first, 0, 1), "max": Choice(_result_is_first, 0, 1),
     "mul": Partials((lambda b, x, r: x[1], lambda b, x, r: x[0])),
     "div": Partials((lambda b, x, r: _reciprocal(b, x[1]), _div_divisor)),
     "mod": Partials((_one, _floor_quotient)), "raw_mod": Partials((_one, _trunc_quotient)),
@@ -193,14 +211,15 @@ RULES: dict[str, Rule] = {
     "bitcast": NotDifferentiable("the bits of a real number have no derivative"),
     "scratch_load": NotDifferentiable("private memory of an iteration is not differentiated"),
 }  # fmt: skip
-RULES.update(dict.fromkeys(
-    ("const", "extent", "sgn", "not", "floor", "ceil", "trunc", "round", "isnan", "isinf", "popcnt", "clz", "floordiv", "raw_div", "and", "or", "xor",
-     "shl", "sar", "shr", "lt", "le", "gt", "ge", "eq", "ne", "scratch", "check", "print"), Zero()))  # fmt: skip
-RULES.update(dict.fromkeys(("load", "store", "atomic", "scratch_store", "if", "for", "while", "parallel_for", "yield"), Structural()))
+_ZERO = """const extent sgn not floor ceil trunc round isnan isinf popcnt clz floordiv raw_div and or xor shl sar shr
+lt le gt ge eq ne scratch check print"""
+_STRUCTURAL = "load store atomic scratch_store if for while parallel_for yield"
+RULES.update(dict.fromkeys(_ZERO.split(), Zero()))
+RULES.update(dict.fromkeys(_STRUCTURAL.split(), Structural()))
 
 
 def check_table(rules: dict[str, Rule], operations: Sequence[str]) -> None:
-    """Raise `LookupError` unless ``rules`` has exactly one entry for every operation; runs when this module is imported."""
+    """Raise `LookupError` unless ``rules`` has one entry for every operation; runs when the module is imported."""
     missing, unknown = sorted(set(operations) - set(rules)), sorted(set(rules) - set(operations))
     if missing or unknown:
         raise LookupError(f"derivative rules: no entry for {missing}, entries without an operation: {unknown}")
@@ -219,7 +238,9 @@ def differentiable(name: str, operand: int) -> bool:
     return isinstance(rule, (Linear, NotDifferentiable))
 
 
-def pull(b: Builder, name: str, x: Operands, r: Any, operand: int, adjoint: Value, to: Any, *, masked: bool = False) -> Value:
+def pull(
+    b: Builder, name: str, x: Operands, r: Any, operand: int, adjoint: Value, to: Any, *, masked: bool = False
+) -> Value:
     """Contribution of a result's adjoint to the adjoint of one operand.
 
     Parameters
@@ -237,8 +258,8 @@ def pull(b: Builder, name: str, x: Operands, r: Any, operand: int, adjoint: Valu
     to : DType
         Type of the operand.
     masked : bool
-        The contribution of a zero adjoint is exactly zero, even where the partial derivative is not finite: for values that a
-        selection may discard.
+        The contribution of a zero adjoint is exactly zero, even where the partial derivative is not finite: for
+        values that a selection may discard.
     """
     rule = RULES[name]
     if isinstance(rule, Linear):
@@ -256,7 +277,9 @@ def pull(b: Builder, name: str, x: Operands, r: Any, operand: int, adjoint: Valu
     return b.select(b.emit("eq", adjoint, zero), zero, product) if masked else product
 
 
-def push(b: Builder, name: str, x: Operands, r: Value, tangents: Sequence[Value | None], *, masked: bool = False) -> Value | None:
+def push(
+    b: Builder, name: str, x: Operands, r: Value, tangents: Sequence[Value | None], *, masked: bool = False
+) -> Value | None:
     """Tangent of a result from the tangents of its operands (None: zero); None when it is zero."""
     rule = RULES[name]
     if isinstance(rule, Choice):
@@ -275,16 +298,16 @@ def push(b: Builder, name: str, x: Operands, r: Value, tangents: Sequence[Value 
 
 
 _SINGULAR = frozenset(("div", "pow", "atan2"))
-"""Of several operands, with infinite partials: a zero tangent of one must not spoil the finite or infinite term of another."""
+"""Of several operands, with infinite partials: a zero tangent of one must not spoil the term of another."""
 
 
 def _push_term(b: Builder, name: str, x: Operands, r: Value, operand: int, tangent: Value, masked: bool) -> Value:
     return pull(b, name, x, r, operand, tangent, r.type, masked=masked)
 
 
-@lru_cache(maxsize=None)
+@cache
 def uses(name: str, operand: int) -> tuple[tuple[int, ...], bool]:
-    """Which primal operands, and whether the primal result, the contribution to ``operand`` reads: found by tracing the rule."""
+    """Primal operands, and whether the result, that the contribution to ``operand`` reads: traced."""
     rule = RULES[name]
     if not isinstance(rule, (Partials, Choice)):
         return (), False

@@ -1,4 +1,4 @@
-"""What the transforms ask about a function's shape: nesting, program order, carried values, and indices in affine form."""
+"""What transforms ask about a function's shape: nesting, program order, carried values, indices in affine form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WRITES = frozenset(("store", "atomic"))
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """One value carried by a loop: its region arguments (in `while`: of condition and body), first value, next value and result."""
+    """A value carried by a loop: region arguments (`while`: of condition and body), first and next value, result."""
 
     args: tuple[Arg, ...]
     init: Value
@@ -163,7 +163,11 @@ class Structure:
             return
         operands = tuple(self.number[o] for o in node.operands)
         value = node.attrs.get("value")
-        self._name(node, (node.op, node.type, *operands, *(repr(v) for v in node.attrs.values())), root or self.uniform.issuperset(operands))
+        self._name(
+            node,
+            (node.op, node.type, *operands, *(repr(v) for v in node.attrs.values())),
+            root or self.uniform.issuperset(operands),
+        )
         if value is not None and node.type.is_integral:
             self._affine[node] = Affine(int(value))
         elif node.op.name in _AFFINE_OPS and node.type.is_integral:
@@ -190,7 +194,8 @@ class Structure:
     def may_follow(self, first: Node, then: Node) -> bool:
         """Whether the memory access ``then`` can happen after ``first`` in one launch, at the same address.
 
-        Iterations of one parallel loop are independent (else the primal has a race), so its indices stand for the same numbers.
+        Iterations of one parallel loop are independent (else the primal has a race), so its indices stand for the
+        same numbers.
         """
         loops, exclusive = self.common_loops(first, then)
         later = self.position[then] > self.position[first] and not exclusive
@@ -198,7 +203,10 @@ class Structure:
 
     def _apart(self, first: Node, then: Node, loops: list[Node], later: bool) -> bool:
         """Some axis proves that ``then``, at or after ``first``, never touches its element."""
-        return any(self._axis_apart(self.affine(a), self.affine(c), loops, later) for a, c in zip(indices(first), indices(then), strict=True))
+        return any(
+            self._axis_apart(self.affine(a), self.affine(c), loops, later)
+            for a, c in zip(indices(first), indices(then), strict=True)
+        )
 
     def _axis_apart(self, a: Affine, c: Affine, loops: list[Node], later: bool) -> bool:
         difference = c.plus(a, -1)
@@ -210,7 +218,7 @@ class Structure:
         return self._moves_away(a, difference.constant, loops, later, bases)
 
     def _moves_away(self, a: Affine, offset: int, loops: list[Node], later: bool, bases: list[int]) -> bool:
-        """Both are ``k·t + c`` with the outermost common loop's index t: they meet ``-offset/k`` trips later, if ever."""
+        """Both are ``k·t + c`` in the outermost common loop's index t: they meet ``-offset/k`` trips later, if ever."""
         outer = loops[0]
         if outer.op.name != "for" or bases != [self.number[outer.regions[0].args[0]]]:
             return False
@@ -235,8 +243,12 @@ class Structure:
             varying.update(self.number[a] for a in region.args)
             for inner in region.nodes:
                 self._collect(inner, varying)
-                stable = (inner.op.pure and not inner.regions) or (inner.op.name == "load" and inner.operands[0] not in self.written)
-                if inner.type is not None and not (stable and varying.isdisjoint(self.number[o] for o in inner.operands)):
+                stable = (inner.op.pure and not inner.regions) or (
+                    inner.op.name == "load" and inner.operands[0] not in self.written
+                )
+                if inner.type is not None and not (
+                    stable and varying.isdisjoint(self.number[o] for o in inner.operands)
+                ):
                     varying.add(self.number[inner])
         varying.update(self.number[r] for r in node.results)
 

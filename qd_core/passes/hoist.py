@@ -1,8 +1,8 @@
 """Move loop-invariant computation out of serial loops.
 
-Elementwise operations move whenever their operands are defined outside (nothing traps in this IR). A load moves when it stands directly in
-`for` bodies, which therefore execute it if they run at all, and nothing in those loops can write its element; it is guarded by
-"the loops run", so no address is read that the program would not have read.
+Elementwise operations move whenever their operands are defined outside (nothing traps in this IR). A load moves when
+it stands directly in `for` bodies, which therefore execute it if they run at all, and nothing in those loops can
+write its element; it is guarded by "the loops run", so no address is read that the program would not have read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write kernels in IR as Python expressions, run them on the reference interpreter, and compare their derivatives with differences."""
+"""Kernels in IR as Python expressions, run on the reference interpreter, their derivatives against differences."""
 
 from __future__ import annotations
 
@@ -125,7 +125,11 @@ class Kernel:
         return value if isinstance(value, E) else E(self, self.b.const(like.v.type, value))
 
     def wrap(self, value: Any) -> E:
-        return value if isinstance(value, E) else E(self, self.b.const(dt.f64 if isinstance(value, float) else dt.i32, value))
+        return (
+            value
+            if isinstance(value, E)
+            else E(self, self.b.const(dt.f64 if isinstance(value, float) else dt.i32, value))
+        )
 
     def real(self, dtype: Any, value: Any) -> E:
         return value if isinstance(value, E) else E(self, self.b.const(dtype, value))
@@ -137,13 +141,25 @@ class Kernel:
         return E(self, self.b.extent(array.p, axis))
 
     def parallel(self, *bounds: Any, body: Callable[..., Any]) -> None:
-        pairs = [(self.wrap(0).v, self.wrap(s).v) if not isinstance(s, tuple) else (self.wrap(s[0]).v, self.wrap(s[1]).v) for s in bounds]
+        pairs = [
+            (self.wrap(0).v, self.wrap(s).v) if not isinstance(s, tuple) else (self.wrap(s[0]).v, self.wrap(s[1]).v)
+            for s in bounds
+        ]
         with self.b.inside([(p[0].type, "i") for p in pairs], loop=True) as region:
             body(*(E(self, a) for a in region.args))
             self.b.yield_()
         self.b.parallel_for(pairs, region)
 
-    def loop(self, start: Any, stop: Any, inits: Sequence[Any], body: Callable[..., Any], *, reverse: bool = False, breaks: bool = False) -> Any:
+    def loop(
+        self,
+        start: Any,
+        stop: Any,
+        inits: Sequence[Any],
+        body: Callable[..., Any],
+        *,
+        reverse: bool = False,
+        breaks: bool = False,
+    ) -> Any:
         """``body(t, *carried)`` returns the next carried values (and whether to go on with ``breaks``)."""
         lo, hi, first = self.wrap(start), self.wrap(stop), [self.wrap(v) for v in inits]
         with self.b.inside([(lo.v.type, "t"), *((v.v.type, "c") for v in first)], loop=True) as region:
@@ -230,7 +246,9 @@ def real_arrays(values: Mapping[str, Any], without: Sequence[str] = ()) -> list[
     return [k for k, v in values.items() if isinstance(v, np.ndarray) and v.dtype.kind == "f" and k not in without]
 
 
-def gradient(make: Callable[[], Function], values: Mapping[str, Any], seeds: Mapping[str, Array], without: Sequence[str] = ()) -> dict[str, Array]:
+def gradient(
+    make: Callable[[], Function], values: Mapping[str, Any], seeds: Mapping[str, Array], without: Sequence[str] = ()
+) -> dict[str, Array]:
     """Run the kernel, then its reverse with the adjoints ``seeds`` of its outputs; return all adjoints."""
     paths = real_arrays(values, without)
     after = copies(values)
@@ -244,7 +262,9 @@ def gradient(make: Callable[[], Function], values: Mapping[str, Any], seeds: Map
     return {p: after[f"{p}.grad"] for p in paths}
 
 
-def tangent(make: Callable[[], Function], values: Mapping[str, Any], duals: Mapping[str, Array], without: Sequence[str] = ()) -> dict[str, Array]:
+def tangent(
+    make: Callable[[], Function], values: Mapping[str, Any], duals: Mapping[str, Array], without: Sequence[str] = ()
+) -> dict[str, Array]:
     """Run the forward-mode kernel from the tangents ``duals``; return all tangents. Primal results are compared."""
     paths = real_arrays(values, without)
     plain, both = copies(values), copies(values)
@@ -257,7 +277,9 @@ def tangent(make: Callable[[], Function], values: Mapping[str, Any], duals: Mapp
     return {p: both[f"{p}.dual"] for p in paths}
 
 
-def difference(make: Callable[[], Function], values: Mapping[str, Any], duals: Mapping[str, Array], step: float = 1e-6) -> dict[str, Array]:
+def difference(
+    make: Callable[[], Function], values: Mapping[str, Any], duals: Mapping[str, Array], step: float = 1e-6
+) -> dict[str, Array]:
     """Central difference of all real arrays along ``duals``."""
     ends = []
     for sign in (1, -1):
@@ -269,8 +291,10 @@ def difference(make: Callable[[], Function], values: Mapping[str, Any], duals: M
     return {p: (ends[0][p] - ends[1][p]) / (2 * step) for p in duals}
 
 
-def check(make: Callable[[], Function], values: Mapping[str, Any], without: Sequence[str] = (), tolerance: float = 1e-6) -> dict[str, Array]:
-    """Reverse, forward and differences agree on ``<w, J d>`` and ``<J^T w, d>`` for random d and w. Returns the adjoints of w."""
+def check(
+    make: Callable[[], Function], values: Mapping[str, Any], without: Sequence[str] = (), tolerance: float = 1e-6
+) -> dict[str, Array]:
+    """Reverse, forward and differences agree on ``<w, J d>`` and ``<J^T w, d>``. Returns the adjoints of w."""
     random = np.random.default_rng(1)
     paths = real_arrays(values, without)
     duals = {p: random.normal(size=values[p].shape) for p in paths}
@@ -279,8 +303,20 @@ def check(make: Callable[[], Function], values: Mapping[str, Any], without: Sequ
     tangents = tangent(make, values, duals, without)
     differences = difference(make, values, duals)
     for p in paths:
-        np.testing.assert_allclose(tangents[p], differences[p], rtol=tolerance, atol=tolerance, err_msg=f"tangent of {p}")
+        np.testing.assert_allclose(
+            tangents[p], differences[p], rtol=tolerance, atol=tolerance, err_msg=f"tangent of {p}"
+        )
     inner = sum(float(np.sum(seeds[p] * tangents[p])) for p in paths)
     outer = sum(float(np.sum(adjoints[p] * duals[p])) for p in paths)
     np.testing.assert_allclose(outer, inner, rtol=1e-9, atol=1e-9, err_msg="reverse against forward")
     return adjoints
+
+
+def operations(function: Function) -> str:
+    """Names of all operations of a function."""
+    stack, names = [function.body], []
+    while stack:
+        for node in stack.pop().nodes:
+            names.append(node.op.name)
+            stack.extend(node.regions)
+    return " ".join(names)

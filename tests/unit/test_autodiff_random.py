@@ -16,7 +16,7 @@ ROWS = 4
 
 
 class Writer:
-    """Writes one random kernel. Reals stay bounded by sines and cosines; memory is read from `x` and written to `y` and `z`."""
+    """Writes one random kernel: sines and cosines bound reals; `x` is read, `y` and `z` are written."""
 
     def __init__(self, seed: int) -> None:
         self.r = random.Random(seed)
@@ -72,7 +72,9 @@ class Writer:
         return k.index[r.choice(integers) % EXTENT]
 
     def condition(self, reals: list[E], integers: list[E]) -> E:
-        return self.r.choice([lambda: (self.r.choice(integers) % 2).eq(0), lambda: self.r.choice(reals) < self.r.choice(reals)])()
+        return self.r.choice(
+            [lambda: (self.r.choice(integers) % 2).eq(0), lambda: self.r.choice(reals) < self.r.choice(reals)]
+        )()
 
     # -- statements ---------------------------------------------------------------------------------------------
     def block(self, depth: int, i: E, reals: list[E], integers: list[E], size: int) -> None:
@@ -141,9 +143,13 @@ class Writer:
 def data(seed: int) -> dict[str, object]:
     g = np.random.default_rng(seed)
     return {
-        "x": g.normal(size=(ROWS, EXTENT)), "c": g.normal(size=EXTENT), "index": g.integers(0, EXTENT, EXTENT).astype(np.int32),
-        "y": g.normal(size=(3, EXTENT)), "z": g.normal(size=EXTENT), "n": int(g.integers(0, 4)),
-    }  # fmt: skip
+        "x": g.normal(size=(ROWS, EXTENT)),
+        "c": g.normal(size=EXTENT),
+        "index": g.integers(0, EXTENT, EXTENT).astype(np.int32),
+        "y": g.normal(size=(3, EXTENT)),
+        "z": g.normal(size=EXTENT),
+        "n": int(g.integers(0, 4)),
+    }
 
 
 def transposes(seed: int) -> None:

@@ -17,7 +17,9 @@ from qd_core.ir.nodes import Function
 RANDOM = np.random.default_rng(5)
 
 
-def refused(function: Function, paths: list[str], match: str, line: int, transform: Callable[..., Function] = reverse) -> NotDifferentiableError:
+def refused(
+    function: Function, paths: list[str], match: str, line: int, transform: Callable[..., Function] = reverse
+) -> NotDifferentiableError:
     with pytest.raises(NotDifferentiableError, match=match) as caught:
         transform(function, paths)
     assert caught.value.span is not None
@@ -32,7 +34,7 @@ def elementwise(body: Callable[[Kernel, E], None], **params: str) -> Function:
     return k.done()
 
 
-# -- overwritten values -----------------------------------------------------------------------------------------------------
+# -- overwritten values ---------------------------------------------------------------------------------------------
 def test_square_in_place() -> None:
     def body(k: Kernel, i: E) -> None:
         v = k.x[i]
@@ -140,7 +142,7 @@ def test_component_by_component_in_place() -> None:
     check(make, {"x": RANDOM.normal(size=(2, 3))})
 
 
-# -- detours through arrays without gradient --------------------------------------------------------------------------------
+# -- detours through arrays without gradient ------------------------------------------------------------------------
 def detour(k: Kernel, i: E) -> None:
     k.t[i] = k.x[i] * 2.0
     k.out[i] = 1.0
@@ -149,7 +151,7 @@ def detour(k: Kernel, i: E) -> None:
 
 def test_detour_through_an_array_without_gradient() -> None:
     function = elementwise(detour, x="f64[1]", t="f64[1]", out="f64[1]")
-    error = refused(function, ["x", "out"], r"`t` has no gradient.*read again \(line 3\)", 2)
+    error = refused(function, ["x", "out"], r"`t` has no gradient.*read \(line 3\)", 2)
     assert "needs_grad" in error.hint
     refused(function, ["x", "out"], "`t` has no gradient", 2, forward)
 
@@ -182,7 +184,7 @@ def test_results_for_inspection_are_no_detour() -> None:
     check(make, {"x": RANDOM.normal(size=3), "log": np.zeros(3), "out": np.zeros(3)}, without=["log"])
 
 
-# -- operations -------------------------------------------------------------------------------------------------------------
+# -- operations -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["exchange"])
 def test_atomics_without_a_derivative(kind: str) -> None:
     def body(k: Kernel, i: E) -> None:
