@@ -30,9 +30,9 @@ def test_effects_run_once() -> None:
         k.parallel(k.extent(k.x), body=body)
         return k.done()
 
-    operations = operations(reverse(make(), ["x", "out"]))
-    assert "check" not in operations
-    assert "print" not in operations
+    names = operations(reverse(make(), ["x", "out"]))
+    assert "check" not in names
+    assert "print" not in names
 
 
 def test_dead_gradient_is_no_task() -> None:
