@@ -1,0 +1,10 @@
+"""What a backend must do: tests that run on any device.
+
+In a backend's repository, ``tests/test_conformance.py`` is one line::
+
+    from qd_core.testing.suite import *
+"""
+
+from __future__ import annotations
+
+from qd_core.testing.suite.elementwise import *  # noqa: F403
