@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from qd_core.backend.contract import ArgumentABI, Artifact, CompileOptions, Compiler, Target, TaskEntry
+from qd_core.codegen.spirv.expand import expand_real_remainders
 from qd_core.codegen.spirv.layout import ArgumentLayout
 from qd_core.codegen.spirv.task import TaskCode, emit_task
 from qd_core.codegen.spirv.text import disassemble
@@ -44,7 +45,7 @@ class VulkanCompiler(Compiler):
 
     def pipeline(self) -> Sequence[Callable[[Program], Program]]:
         """Elementary functions become IR: a driver's own may be off by far more than their bounds, and f64 has none."""
-        return (legalize,)
+        return (legalize, expand_real_remainders)
 
     def compile(self, program: Program, options: CompileOptions) -> Artifact:
         """Return the modules of all tasks in one blob; `UnsupportedError` where the target lacks something."""
@@ -62,7 +63,7 @@ def _entry(program: Program, number: int, task: Task, code: TaskCode) -> TaskEnt
     if any(n.op.name in ("check", "print") for n in walk(task.body)):
         writes |= {p for p in program.params if p.role is Role.LOG}
     uses, written = (tuple(sorted(position[p] for p in group)) for group in (reads | writes, writes))
-    return TaskEntry(f"{task.name}.{number}", task.extents, uses, written, tuple(range(number)), (code.group,))
+    return TaskEntry(f"{task.name}.{number}", len(task.extents), uses, written, tuple(range(number)), (code.group,))
 
 
 # -- container --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from qd_vulkan.loader import Table, VulkanError, strings
 from qd_vulkan.memory import Allocation, Heap, memory_type
 from qd_vulkan.module import VulkanModule
 from qd_vulkan.pipeline_cache import load_cache, store_cache
+from qd_vulkan.pool import Pool
 from qd_vulkan.ring import Ring
 from qd_vulkan.stream import VulkanStream
 
@@ -30,7 +31,6 @@ __all__ = ["VulkanDevice"]
 PUSH_NBYTES = 128
 ARGUMENTS_NBYTES = 4 << 20
 STAGING_NBYTES = 16 << 20
-POOL_NBYTES = 64 << 20
 _UNIFIED = (1, 4)
 """Device types whose memory is the host's: integrated GPUs and CPUs."""
 
@@ -67,9 +67,10 @@ class VulkanDevice(Device):
         self.cache = load_cache(self.f, self.handle, physical) if self._cached else load_cache(self.f, self.handle, None)
         self._heaps()
         self._doomed: list[tuple[int, Allocation]] = []
-        self._modules: weakref.WeakSet[VulkanModule] = weakref.WeakSet()
-        self._pool: Allocation | None = None
+        self._pipelines: set[int] = set()
+        self._retired: list[tuple[int, list[int]]] = []
         self.default_stream = VulkanStream(self)
+        instance.devices.add(self)
 
     # -- opening --------------------------------------------------------------------------------------------------------
     def _create(self) -> int:
@@ -127,6 +128,7 @@ class VulkanDevice(Device):
         self.host_memory = Heap(self.f, self.handle, visible, True)
         self.arguments = Ring(self.host_memory.allocate(ARGUMENTS_NBYTES), self.commands)
         self.staging = Ring(self.host_memory.allocate(STAGING_NBYTES), self.commands)
+        self.pool = Pool(self.memory, self.host_memory, self.info.memory_nbytes)
 
     # -- errors -----------------------------------------------------------------------------------------------------------
     @contextmanager
@@ -174,10 +176,13 @@ class VulkanDevice(Device):
                 self._doomed.append((self.commands.pending, buffer.handle))
 
     def reclaim(self) -> None:
-        """Return the memory of freed buffers whose work is done."""
-        if not self._doomed:
+        """Return the memory of freed buffers, and destroy the code of dropped modules, whose work is done."""
+        if not self._doomed and not self._retired:
             return
         completed = self.commands.poll()
+        for retired in [r for r in self._retired if r[0] <= completed]:
+            self._retired.remove(retired)
+            self._destroy_pipelines(retired[1])
         done = [a for value, a in self._doomed if value <= completed]
         self._doomed = [d for d in self._doomed if d[0] > completed]
         for allocation in done:
@@ -192,19 +197,23 @@ class VulkanDevice(Device):
         place = self.place(ref)
         return HostSpan(place.mapped + ref.offset, ref.nbytes, ref.buffer) if place.mapped else None
 
-    def pool(self) -> Allocation:
-        """Memory that iterations own while they run: one pool, used by one task at a time."""
-        if self._pool is None:
-            self._pool = self.memory.allocate(POOL_NBYTES)
-        return self._pool
-
     # -- code -------------------------------------------------------------------------------------------------------------
     def load(self, artifact: Artifact) -> Module:
         """Make pipelines of SPIR-V."""
         with self.guard("loading code"):
             module = VulkanModule(self, artifact)
-            self._modules.add(module)
+            self._pipelines.update(module.pipelines)
+            weakref.finalize(module, self._retire, module.pipelines)
             return module
+
+    def _retire(self, pipelines: list[int]) -> None:
+        """Remember pipelines of a module that is gone until the work recorded with them is done."""
+        self._retired.append((self.commands.pending, pipelines))
+
+    def _destroy_pipelines(self, pipelines: Iterable[int]) -> None:
+        for pipeline in pipelines:
+            self._pipelines.discard(pipeline)
+            self.f.DestroyPipeline(self.handle, pipeline, None)
 
     def close(self) -> None:
         """Wait for the device, then free everything."""
@@ -216,8 +225,7 @@ class VulkanDevice(Device):
             except DeviceFault:
                 pass  # a lost device can still be destroyed
             self.closed = True
-            for module in list(self._modules):
-                module.destroy()
+            self._destroy_pipelines(list(self._pipelines))
             if self._cached:
                 store_cache(self.f, self.handle, self.cache, self.physical)
             self.f.DestroyPipelineCache(self.handle, self.cache, None)
@@ -226,3 +234,4 @@ class VulkanDevice(Device):
             self.memory.close()
             self.host_memory.close()
             self.f.DestroyDevice(self.handle, None)
+            self.instance.devices.discard(self)

@@ -7,10 +7,13 @@ import os
 import weakref
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qd_vulkan import binding as vk
 from qd_vulkan.loader import LoaderMissing, Table, VulkanError, enumerate_all, load_library, names_array, strings
+
+if TYPE_CHECKING:
+    from qd_vulkan.device import VulkanDevice
 
 __all__ = ["Instance", "Physical", "instance", "validation_wanted"]
 
@@ -56,6 +59,8 @@ class Instance:
     ----------
     messages : list of str
         What the validation layer said.
+    devices : set of VulkanDevice
+        Open devices: they are closed before the instance is.
     """
 
     def __init__(self, validation: bool) -> None:
@@ -72,7 +77,8 @@ class Instance:
         self.handle = self._create()
         self.functions = Table(lambda name: resolve(self.handle, name), vk.INSTANCE_FUNCTIONS)
         self._messenger = self._listen() if self.validated else None
-        self._finalizer = weakref.finalize(self, _destroy, self.functions, self.handle, self._messenger)
+        self.devices: set[VulkanDevice] = set()
+        self._finalizer = weakref.finalize(self, _destroy, self.functions, self.handle, self._messenger, self.devices)
 
     def _layers(self) -> list[str]:
         return names_array(self.globals.EnumerateInstanceLayerProperties, vk.LayerProperties, "layerName")
@@ -174,7 +180,9 @@ def _missing(basic: Any, features: Any, f12: Any, family: int) -> tuple[str, ...
     return tuple(name for name, there in needs.items() if not there)
 
 
-def _destroy(functions: Table, handle: int, messenger: Any) -> None:
+def _destroy(functions: Table, handle: int, messenger: Any, devices: set[VulkanDevice]) -> None:
+    for device in list(devices):
+        device.close()
     if messenger is not None:
         table, number, _callback = messenger
         table.DestroyDebugUtilsMessengerEXT(handle, number, None)

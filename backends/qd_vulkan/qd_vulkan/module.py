@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -67,25 +68,20 @@ class VulkanModule(Module):
         result: list[tuple[int, int]] = []
         at = 0
         for entry, task in zip(self.artifact.tasks, self.code.tasks, strict=True):
-            own = extents[at : at + len(entry.extents)]
-            at += len(entry.extents)
-            result.append(self._grid(task.form, task.group, own))
+            own = extents[at : at + entry.axes]
+            at += entry.axes
+            # A negative number is a word that an earlier task writes: such a task is resident.
+            known = [max(n, 0) for n in own] if task.form == "cover" else [n for n in own if n >= 0]
+            result.append(_grid(task.form, task.group, known, entry.axes))
         return result
 
-    def _grid(self, form: str, group: int, extents: Sequence[int]) -> tuple[int, int]:
-        if form == "serial":
-            return 1, 1
-        if group == 1 and form == "resident":
-            return 1, 1
-        if any(n < 0 for n in extents):
-            return RESIDENT_GROUPS, 1
-        total = 1
-        for n in extents:
-            total *= n
-        return grid(total, group, RESIDENT_GROUPS if form == "resident" else 0)
 
-    def destroy(self) -> None:
-        """Destroy the pipelines."""
-        for pipeline in self.pipelines:
-            self.device.f.DestroyPipeline(self.device.handle, pipeline, None)
-        self.pipelines.clear()
+def _grid(form: str, group: int, known: Sequence[int], axes: int) -> tuple[int, int]:
+    total = math.prod(known)
+    if total == 0:
+        return 0, 0
+    if form in ("serial", "sequence"):
+        return 1, 1
+    if len(known) < axes:
+        return RESIDENT_GROUPS, 1
+    return grid(total, group, RESIDENT_GROUPS if form == "resident" else 0)

@@ -68,8 +68,7 @@ class VulkanStream(Stream):
             touches.append((0, 0, 1, True))
         words = launch.words.tobytes()[: 8 * module.code.words] + struct.pack(f"<{len(launch.extents)}q", *launch.extents)
         if module.code.pooled:
-            pool = self.device.pool()
-            words += struct.pack("<QQ", pool.address, pool.nbytes // 4)
+            words += self.device.pool.words()
         if not module.code.inline:
             words = self._indirect(words)
         self._order(touches)
@@ -259,8 +258,9 @@ class VulkanStream(Stream):
         self._flush()
         self.commands.wait(self.commands.submitted)
         self._touched.clear()
-        self.names.clear()
+        names, self.names = self.names, []
         self.device.reclaim()
+        self.device.pool.check(names)
 
     def fault(self, what: str, error: VulkanError) -> DeviceFault:
         """Return the error for a failed call, with the kernels that may have caused it."""

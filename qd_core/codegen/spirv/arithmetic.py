@@ -164,8 +164,15 @@ def _sgn(t: Typed, x: int) -> int:
     return t.select(less(t, "lt", x, zero), t.lit(-1), positive) if t.dtype.is_signed else positive
 
 
+def truncate(t: Typed, x: int) -> int:
+    """Round toward zero; drivers have been seen whose own instruction does not truncate f64."""
+    if t.dtype.bits < 64:
+        return t.ext("Trunc", x)
+    return t.select(less(t, "lt", x, t.lit(0)), t.ext("Ceil", x), t.ext("Floor", x))
+
+
 def _round(t: Typed, x: int) -> int:
-    whole = t.ext("Trunc", x)
+    whole = truncate(t, x)
     away = less(t, "ge", t.ext("FAbs", t.op("FSub", x, whole)), t.lit(0.5))
     one = t.select(less(t, "lt", x, t.lit(0)), t.lit(-1), t.lit(1))
     return t.select(away, t.op("FAdd", whole, one), whole)
@@ -220,7 +227,7 @@ def _clz(t: Typed, x: int) -> int:
 
 _UNARY: dict[str, Callable[[Typed, int], int]] = {
     "abs": _abs, "sgn": _sgn, "round": _round, "isnan": _is_nan, "isinf": _is_inf, "popcnt": _popcnt, "clz": _clz,
-    "floor": lambda t, x: t.ext("Floor", x), "ceil": lambda t, x: t.ext("Ceil", x), "trunc": lambda t, x: t.ext("Trunc", x),
+    "floor": lambda t, x: t.ext("Floor", x), "ceil": lambda t, x: t.ext("Ceil", x), "trunc": truncate,
     "sqrt": lambda t, x: t.ext("Sqrt", x), "rsqrt": lambda t, x: t.op("FDiv", t.lit(1), t.ext("Sqrt", x)),
 }  # fmt: skip
 for _name, _rule in _UNARY.items():
@@ -262,7 +269,7 @@ def _mod(t: Typed, a: int, b: int) -> int:
 
 def _raw_div(t: Typed, a: int, b: int) -> int:
     if t.dtype.is_real:
-        return t.ext("Trunc", t.op("FDiv", a, b))
+        return truncate(t, t.op("FDiv", a, b))
     return _integer_division(t, a, b, floor=False, remainder=False)
 
 

@@ -42,13 +42,43 @@ def cast(em: Emitter, x: int, source: DType, to: DType) -> int:
 
 
 def _resize_real(em: Emitter, x: int, source: DType, to: DType) -> int:
+    if source is dt.f64 and to is dt.f16:
+        x = _to_odd_f32(Typed(em, source), x)
     return em.op("FConvert", em.type(to), x)
+
+
+def _to_odd_f32(t: Typed, x: int) -> int:
+    """Round f64 to f32 with the last bit set where that is inexact: rounding again then gives what rounding once would.
+
+    Devices may convert f64 to f16 in two steps.
+    """
+    single = t.like(dt.f32)
+    near = t.em.op("FConvert", single.type, x)
+    back = t.em.op("FConvert", t.type, near)
+    above = less(t, "gt", t.ext("FAbs", back), t.ext("FAbs", x))
+    inexact = t.logic("LogicalOr", less(t, "lt", back, x), less(t, "gt", back, x))
+    integer, bits = single.bits(near)
+    toward_zero = integer.op("ISub", bits, integer.select(above, integer.lit(1), integer.lit(0)))
+    odd = integer.op("BitwiseOr", toward_zero, integer.lit(1))
+    return single.op("Bitcast", integer.select(inexact, odd, bits))
 
 
 def _resize(em: Emitter, x: int, source: DType, to: DType) -> int:
     if source.bits == to.bits:
         return x
+    if source is dt.i32 and to.bits == 64:
+        return _sign_extend(em, x)
     return em.op("SConvert" if source.is_signed else "UConvert", em.type(to), x)
+
+
+def _sign_extend(em: Emitter, x: int) -> int:
+    """Widen i32 to 64 bits from its halves.
+
+    Mesa 22 narrows a comparison of a constant with `OpSConvert` of an i32 and gets it wrong; this form it leaves alone.
+    """
+    u32, u64 = em.type(dt.u32), em.type(dt.u64)
+    sign = em.op("UConvert", u64, em.op("ShiftRightArithmetic", u32, x, em.u32(31)))
+    return em.op("BitwiseOr", u64, em.op("UConvert", u64, x), em.op("ShiftLeftLogical", u64, sign, em.u32(32)))
 
 
 def _from_real(t: Typed, x: int, to: DType) -> int:
@@ -75,7 +105,7 @@ def _to_signed(t: Typed, x: int, to: DType) -> int:
 def _to_u64(t: Typed, x: int) -> int:
     """Values from 2^63 on are shifted down by it first; everything else goes through i64."""
     half = t.lit(2.0**63)
-    upper = less(t, "ge", x, half)
+    upper = t.logic("LogicalAnd", less(t, "ge", x, half), less(t, "lt", x, t.lit(2.0**64)))
     whole = _to_signed(t, t.select(upper, t.op("FSub", x, half), x), dt.i64)
     integer = t.like(dt.i64)
     return integer.select(upper, integer.op("BitwiseXor", whole, integer.lit(dt.i64.min)), whole)

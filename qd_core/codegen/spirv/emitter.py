@@ -23,7 +23,7 @@ from qd_core.ir.nodes import Node, Param, Region, Value
 from qd_core.ir.program import Program, Task
 
 if TYPE_CHECKING:
-    from qd_core.codegen.spirv.memory import Local, Pool, Pooled
+    from qd_core.codegen.spirv.private import Local, Pool, Pooled
 
 __all__ = ["HANDLERS", "Emitter"]
 
@@ -245,9 +245,13 @@ class Emitter:
         return [self.value(v) for v in values]
 
     def nodes(self, region: Region) -> list[int]:
-        """Write a region's nodes; return the ids of what it yields."""
+        """Write a region's nodes; return the ids of what it yields. Private memory reserved in it is given back."""
+        pool = self.pool
+        cursor = pool.cursor if pool is not None else 0
         for node in region.nodes[:-1]:
             HANDLERS[node.op.name](self, node)
+        if pool is not None:
+            pool.cursor = cursor
         return self.values(region.yields)
 
     # -- array parameters -------------------------------------------------------------------------------------------------

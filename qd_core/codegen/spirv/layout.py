@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qd_core.codegen.spirv.scratch import uses_pool
 from qd_core.codegen.spirv.target import SpirvTarget
 from qd_core.ir.nodes import ArrayType, Param
 from qd_core.ir.program import Program
-from qd_core.ir.rewrite import walk
 
 __all__ = ["POOL_WORDS", "ArgumentLayout"]
 
-POOL_WORDS = 2
-"""Address of the pool of private memory, and its length in 4-byte slots."""
+POOL_WORDS = 3
+"""Address of the pool of private memory, its length in 4-byte slots, and the address of the word that tells of a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ArgumentLayout:
     extents : int
         First of the extents: one an axis of each task, in task order.
     pool : int or None
-        First of the pool's words, where a task owns private memory that is not of a small constant length.
+        First of the pool's words, where a task uses it.
     size : int
         Number of words in all.
     inline : bool
@@ -50,6 +50,6 @@ class ArgumentLayout:
         extents = size
         size += sum(len(t.extents) for t in program.tasks)
         pool = None
-        if any(n.op.name == "scratch" for t in program.tasks for n in walk(t.body)):
+        if any(uses_pool(t.body) for t in program.tasks):
             pool, size = size, size + POOL_WORDS
         return ArgumentLayout(offsets, extents, pool, size, size <= target.push_words)

@@ -6,6 +6,7 @@ form       invocations
 serial     one
 cover      at least one for every iteration, in up to two dimensions of groups
 resident   a number that the runtime chooses; each takes every so-many-th iteration
+sequence   one, which takes all iterations in order
 =========  ==========================================================================================
 """
 
@@ -16,22 +17,24 @@ from typing import Literal
 
 from qd_core import dtypes as dt
 from qd_core.backend.contract import CompileOptions
-from qd_core.codegen.spirv import arithmetic, atomics, control, convert, messages
+from qd_core.codegen.spirv import arithmetic, atomics, control, convert, messages, private
 from qd_core.codegen.spirv.control import loop
 from qd_core.codegen.spirv.emitter import Emitter
+from qd_core.codegen.spirv.grammar import enum
 from qd_core.codegen.spirv.layout import ArgumentLayout
-from qd_core.codegen.spirv.memory import Pool, is_local, load_at
+from qd_core.codegen.spirv.memory import load_at
+from qd_core.codegen.spirv.private import Pool, capacity, pool_slots, report
+from qd_core.codegen.spirv.scratch import uses_pool
 from qd_core.codegen.spirv.target import SpirvTarget
 from qd_core.ir.nodes import Arg
 from qd_core.ir.program import DeviceWord, Extent, Fixed, Program, Task
-from qd_core.ir.rewrite import walk
 
 __all__ = ["HANDLER_MODULES", "Form", "TaskCode", "emit_task"]
 
-HANDLER_MODULES = (arithmetic, atomics, control, convert, messages)
+HANDLER_MODULES = (arithmetic, atomics, control, convert, messages, private)
 """Modules that add their operations to `emitter.HANDLERS` when they are imported."""
 
-Form = Literal["serial", "cover", "resident"]
+Form = Literal["serial", "cover", "resident", "sequence"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def emit_task(program: Program, number: int, target: SpirvTarget, options: Compi
     task = program.tasks[number]
     layout = ArgumentLayout.of(program, target)
     em = Emitter(program, task, target, options, layout)
-    pooled = any(n.op.name == "scratch" and not is_local(n) for n in walk(task.body))
+    pooled = uses_pool(task.body)
     form, group = _form(task, target, pooled)
     em.module.mode("LocalSize", group, 1, 1)
     _Entry(em, task, first_extent(program, number), form, group, pooled).write()
@@ -72,7 +75,7 @@ def _form(task: Task, target: SpirvTarget, pooled: bool) -> tuple[Form, int]:
     if not task.extents:
         return "serial", 1
     if task.attrs.get("serialize"):
-        return "resident", 1
+        return "sequence", 1
     wanted = task.attrs.get("block_dim") or target.group
     group = max(min(int(wanted), target.max_group), 1)
     resident = pooled or any(isinstance(e, DeviceWord) for e in task.extents)
@@ -88,8 +91,7 @@ class _Entry:
         """Write the whole function."""
         em = self.em
         if self.form == "serial":
-            em.pool = self.pool(em.u64(0), em.u64(1)) if self.pooled else None
-            self.iteration(None)
+            self.serial()
             return
         counts = [self.count(self.first + n, e) for n, e in enumerate(self.task.extents)]
         total = counts[0]
@@ -100,7 +102,10 @@ class _Entry:
             with em.when(em.op("ULessThan", em.bool, thread, total)):
                 self.indexed(thread, counts, total)
             return
-        em.pool = self.pool(thread, threads) if self.pooled else None
+        start = thread
+        if self.pooled:
+            threads = self.share(thread, threads)
+            start = em.op("Select", self.u64, em.op("ULessThan", em.bool, thread, threads), thread, total)
 
         def test(phis: list[int]) -> int:
             return em.op("ULessThan", em.bool, phis[0], total)
@@ -109,7 +114,33 @@ class _Entry:
             self.indexed(phis[0], counts, total)
             return [em.op("IAdd", self.u64, phis[0], threads)]
 
-        loop(em, [self.u64], [thread], test, body)
+        loop(em, [self.u64], [start], test, body)
+
+    def serial(self) -> None:
+        """Write the body for the one invocation."""
+        em = self.em
+        if not self.pooled:
+            self.iteration(None)
+            return
+        threads = self.share(em.u64(0), em.u64(1))
+        with em.when(em.op("INotEqual", em.bool, threads, em.u64(0))):
+            self.iteration(None)
+
+    def share(self, thread: int, threads: int) -> int:
+        """Divide the pool among as many of ``threads`` as it has room for; return their number (u64)."""
+        em = self.em
+        slots, needed = pool_slots(em), capacity(em, self.task.body)
+        if needed is None:
+            own = em.op("UDiv", self.u64, slots, threads)
+            em.pool = Pool(em, thread, threads, own, checked=True)
+            return threads
+        one = em.op("Select", self.u64, em.op("IEqual", em.bool, needed, em.u64(0)), em.u64(1), needed)
+        room = em.op("UDiv", self.u64, slots, one)
+        used = em.op("Select", self.u64, em.op("ULessThan", em.bool, room, threads), room, threads)
+        with em.when(em.op("IEqual", em.bool, used, em.u64(0))):
+            report(em, needed)
+        em.pool = Pool(em, thread, used, needed, checked=False)
+        return used
 
     # -- extents and threads ----------------------------------------------------------------------------------------------
     def count(self, number: int, extent: Extent) -> int:
@@ -134,8 +165,6 @@ class _Entry:
 
     def builtin(self, name: str) -> tuple[int, int]:
         """First two components of an input (u64)."""
-        from qd_core.codegen.spirv.grammar import enum
-
         em, m = self.em, self.em.module
         u32 = em.type(dt.u32)
         vector = m.type("Vector", u32, 3)
@@ -144,13 +173,6 @@ class _Entry:
         value = em.op("Load", vector, variable)
         x, y = (em.op("UConvert", self.u64, em.op("CompositeExtract", u32, value, n)) for n in range(2))
         return x, y
-
-    def pool(self, thread: int, threads: int) -> Pool:
-        """This thread's part of the pool of private memory."""
-        em = self.em
-        assert em.layout.pool is not None
-        slots = em.word(em.layout.pool + 1)
-        return Pool(em, thread, threads, em.op("UDiv", self.u64, slots, threads))
 
     # -- indices ----------------------------------------------------------------------------------------------------------
     def indexed(self, linear: int, counts: list[int], total: int) -> None:
@@ -208,8 +230,6 @@ class _Entry:
         """Write the task's body once."""
         em = self.em
         em.linear = linear
-        if em.pool is not None:
-            em.pool.reset()
         em.nodes(self.task.body)
 
 
