@@ -29,7 +29,7 @@ class Replay:
         self.mapping: dict[Value, Value] = {}
         self._plain = Copier(builder, self.mapping)
         self._spans: dict[Node, tuple[Value, Value]] = {}
-        self._records: dict[Node, dict[int, Value]] = {}
+        self._records: dict[Node, dict[Value, Value]] = {}
         self._reserve: dict[Region | Node, list[Node]] = defaultdict(list)
         for loop in demand.recorded:
             home = self._scratch_home(loop)
@@ -48,7 +48,7 @@ class Replay:
         """Emit the primal values that the reverse scope of ``region`` needs, in program order."""
         for node in region.nodes[:-1]:
             self.b.span = node.span
-            if node in self.demand.needed:
+            if node in self.demand.needed and node not in self.demand.saved:
                 self._plain.default(node)
             elif node.regions and node.op.name != "parallel_for" and self.demand.replays(node):
                 self._replay(node)
@@ -79,12 +79,12 @@ class Replay:
         slots = self._records.get(loop, {})
         if slots:
             slot = self.b.emit("sub", index, self.span(loop)[0])
-            for k, scratch in slots.items():
-                self.mapping[carried(loop)[k].arg] = self.b.scratch_load(scratch, slot)
+            for value, scratch in slots.items():
+                self.mapping[value] = self.b.scratch_load(scratch, slot)
 
     def _replay(self, node: Node) -> None:
         keep = self.demand.slices[node]
-        wanted = any(r in self.demand.needed for r in node.results)
+        wanted = self.demand.wants_results(node)
         if node in self.demand.counted:
             self._count(node)
         elif not self.demand.recorded.get(node):
@@ -125,17 +125,16 @@ class Replay:
             if loop.op.name == "for":
                 self.mapping[body.args[0]] = new.args[0]
             self.bind([c.arg for c in kept], new.args[1:])
+            self._replayer(self.demand.slices[loop]).nodes(body.nodes[:-1])
             if record:
                 self._record(loop, self.b.emit("sub", new.args[0], low))
-            self._replayer(self.demand.slices[loop]).nodes(body.nodes[:-1])
             self.b.yield_(*(self.value(c.next) for c in kept))
         results = self.b.for_(low, high, [self.value(c.init) for c in kept], new, reverse=downward)
         self.bind([c.result for c in kept], results)
 
     def _record(self, loop: Node, slot: Value) -> None:
-        own = carried(loop)
-        for k, scratch in self._records.get(loop, {}).items():
-            self.b.scratch_store(scratch, slot, self.value(own[k].arg))
+        for value, scratch in self._records.get(loop, {}).items():
+            self.b.scratch_store(scratch, slot, self.value(value))
 
     # -- private memory -----------------------------------------------------------------------------------------
     def _allocate_for(self, place: Region | Node) -> None:
@@ -143,8 +142,8 @@ class Replay:
             self._allocate(loop)
 
     def _allocate(self, loop: Node) -> None:
-        own, length = carried(loop), self._length(*self.span(loop)[:2])
-        self._records[loop] = {k: self.b.scratch(own[k].arg.type, length) for k in self.demand.recorded.get(loop, ())}
+        length = self._length(*self.span(loop)[:2])
+        self._records[loop] = {v: self.b.scratch(v.type, length) for v in self.demand.recorded.get(loop, ())}
 
     def _length(self, low: Value, high: Value) -> Value:
         length = self.b.emit("sub", self.b.cast(high, dt.i64), self.b.cast(low, dt.i64))

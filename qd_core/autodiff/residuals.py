@@ -30,17 +30,19 @@ class Demand:
         Values wanted in the reverse scope of the region that defines them.
     slices : dict of Node to set of Value
         What a replay of a region operation, standing in a reverse scope, computes inside it.
-    recorded : dict of Node to list of int
-        Carried values of a loop whose value at the start of every trip is recorded.
+    recorded : dict of Node to list of Value
+        Values of a loop's body that its replay stores trip by trip: arguments, and `saved` values computed there.
+    saved : set of Value
+        Values that are recorded although they could be computed again.
     counted : set of Node
         Loops whose number of trips is only known by running them.
     """
 
-    def __init__(self, structure: Structure, activity: Activity) -> None:
-        self.structure, self.activity = structure, activity
+    def __init__(self, structure: Structure, activity: Activity, saved: frozenset[Value] = frozenset()) -> None:
+        self.structure, self.activity, self.saved = structure, activity, saved
         self.needed: set[Value] = set()
         self.slices: dict[Node, set[Value]] = defaultdict(set)
-        self.recorded: dict[Node, list[int]] = defaultdict(list)
+        self.recorded: dict[Node, list[Value]] = defaultdict(list)
         self.counted: set[Node] = set()
         self._stack: list[tuple[Node | None, Value]] = []
         self._controlled: set[tuple[Node, Node]] = set()
@@ -50,6 +52,24 @@ class Demand:
                 self._writers[node.operands[0]].append(node)
         self._seed(structure.root)
         self._run()
+
+    @classmethod
+    def cheapest(cls, structure: Structure, activity: Activity) -> Demand:
+        """The demand that saves, rather than computes twice, expensive values which a recording replay computes anyway."""
+        demand = cls(structure, activity)
+        saved = [v for loop in demand.slices if is_loop(loop) for v in demand.worth_saving(loop)]
+        return cls(structure, activity, frozenset(saved)) if saved else demand
+
+    def worth_saving(self, loop: Node) -> list[Value]:
+        """Expensive values in the body of a loop that its replay and its reverse scope would both compute, dearest first."""
+        found: list[tuple[int, Value]] = []
+        for node in loop.regions[-1].nodes:
+            if node.op.name in _CYCLES and node in self.needed and node in self.slices[loop]:
+                found.append((_CYCLES[node.op.name], node))
+            elif is_loop(node) and not self.recorded.get(node) and node not in self.counted:
+                found.extend((_LOOP_CYCLES, r) for r in node.results if r in self.needed and r in self.slices[loop])
+        found.sort(key=lambda entry: -entry[0])
+        return [v for _, v in found[:_SAVED_PER_LOOP]]
 
     # -- what adjoint code reads --------------------------------------------------------------------------------
     def _seed(self, region: Region) -> None:
@@ -103,7 +123,11 @@ class Demand:
 
     def replays(self, node: Node) -> bool:
         """Whether the reverse scope around a region operation needs results, records or the trip count of it."""
-        return node in self.counted or bool(self.recorded.get(node)) or any(r in self.needed for r in node.results)
+        return node in self.counted or bool(self.recorded.get(node)) or self.wants_results(node)
+
+    def wants_results(self, node: Node) -> bool:
+        """Whether the reverse scope around ``node`` computes results of it."""
+        return any(r in self.needed and r not in self.saved for r in node.results)
 
     # -- propagation --------------------------------------------------------------------------------------------
     def _run(self) -> None:
@@ -120,7 +144,13 @@ class Demand:
                 self._visit(around, value)
 
     def _visit(self, around: Node | None, value: Value) -> None:
-        if isinstance(value, Arg):
+        if around is None and value in self.saved:
+            loop = self.structure.owner[self.structure.home[value]]
+            assert loop is not None
+            self.recorded[loop].append(value)
+            self._push(loop, value)
+            self._control(loop, loop)
+        elif isinstance(value, Arg):
             self._visit_arg(around, value)
         elif isinstance(value, Result):
             self._visit_result(around, value)
@@ -153,7 +183,7 @@ class Demand:
         if k < 0:
             return
         if around is None:
-            self.recorded[loop].append(k)
+            self.recorded[loop].append(arg)
         self._visit_carried(around, loop, k)
 
     def _visit_result(self, around: Node | None, result: Result) -> None:
@@ -200,6 +230,12 @@ class Demand:
                     hint=f"write to another array, or read from a copy of `{name}`",
                 )
 
+
+_CYCLES = {"sin": 20, "cos": 20, "tan": 40, "asin": 30, "acos": 30, "atan2": 50, "tanh": 30, "exp": 15, "log": 20, "pow": 60}
+"""Rough cost of recomputing, in cycles a vector; a store and a load of private memory cost about 5."""
+_LOOP_CYCLES = 1000
+_SAVED_PER_LOOP = 4
+"""More would spill private memory out of the first-level cache in long loops."""
 
 _SEEDS: Mapping[str, Callable[[Demand, Node], None]] = {
     "load": Demand.seed_access,

@@ -80,7 +80,7 @@ class _Reverse:
     def __init__(self, primal: Function, params: list[Param], shadows: Mapping[Param, Param], shared: bool) -> None:
         self.structure = Structure(primal)
         self.activity: Activity = analyze(self.structure, shadows)
-        self.demand = Demand(self.structure, self.activity)
+        self.demand = Demand.cheapest(self.structure, self.activity)
         self.conflicts = Conflicts(self.structure, self.activity, shared)
         self.captures = _Captures(self.structure, self.activity)
         self.params, self.shadows = params, shadows
