@@ -6,7 +6,9 @@ loads neither a compiler nor a plugin.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from qd_core import errors
@@ -45,6 +47,17 @@ _LAZY: dict[str, str] = {
     **dict.fromkeys(("Template", "template"), "qd_core.api.types"),
 }
 _SUBMODULES = ("ad", "types", "math", "simt", "algorithms", "tools", "profiler")
+
+
+class _Package(ModuleType):
+    """This package: importing a backend's subpackage does not replace the arch of the same name (`qd.cpu`)."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (isinstance(value, ModuleType) and name in ("cpu", "reference")):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

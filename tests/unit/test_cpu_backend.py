@@ -224,3 +224,16 @@ def test_loading_the_backend_loads_no_llvm() -> None:
     code = "import sys, qd_core.cpu; print('llvmlite' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_the_arch_keeps_its_name_when_the_backend_is_loaded() -> None:
+    code = """
+import qd_core as qd
+arch = qd.cpu
+import qd_core.cpu.compiler, qd_core.reference
+assert qd.cpu is arch and qd.reference.name == "reference"
+qd.init(arch=qd.cpu)
+qd.init(arch=qd.cpu)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
