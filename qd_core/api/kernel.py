@@ -59,7 +59,7 @@ class Kernel:
         """Launch through the Python packer; a native plan for such arguments is installed afterwards."""
         executable, bound = self._prepare(args, kwargs)
         result = executable.launch(bound.scalars, bound.sources)
-        if not kwargs and executable.plan is None and len(args) == len(self.info.parameters):
+        if not kwargs and executable.plan is None and not executable.disjoint and len(args) == len(self.info.parameters):
             self._install(executable, args, bound)
         return result
 
@@ -109,12 +109,21 @@ class Kernel:
             del self._executables[key]
 
     def _build(self, runtime: Runtime, types: tuple[ArgType, ...]) -> Executable:
-        options = runtime.options
-        function = self.transform(lower(self.info, types, lower_options(options)), types)
-        return Executable.build(runtime, offload(function), compile_options(options), results_of(function), self.info.span)
+        primal = lower(self.info, types, lower_options(runtime.options))
+        executable = self._finish(runtime, self.transform(primal, types))
+        if executable.disjoint:
+            executable.alternative = functools.cache(lambda: self._finish(runtime, self.transform(primal, types, shared=True)))
+        return executable
 
-    def transform(self, function: Function, types: tuple[ArgType, ...]) -> Function:
-        """Apply the kernel's mode to lowered IR."""
+    def _finish(self, runtime: Runtime, function: Function) -> Executable:
+        options = compile_options(runtime.options)
+        results = results_of(function) if self.mode != REVERSE else None
+        executable = Executable.build(runtime, offload(function), options, results, self.info.span)
+        executable.disjoint = function.attrs.get("no_overlap", ())
+        return executable
+
+    def transform(self, function: Function, types: tuple[ArgType, ...], *, shared: bool = False) -> Function:
+        """Apply the kernel's mode to lowered IR; ``shared`` when gradients of different arguments may be the same memory."""
         if self.mode == PRIMAL:
             return function
         active = frozenset(p.name for p, t in zip(self.info.parameters, types, strict=True) if isinstance(t, ArrayArg) and t.needs_grad)
@@ -123,7 +132,7 @@ class Kernel:
                 f"no argument of {self.info.name!r} has a gradient, so .grad() would do nothing",
                 hint="create an array with needs_grad=True, pass qd.with_grad(x, gx), or a tensor with requires_grad",
             )
-        return reverse(function, active) if self.mode == REVERSE else forward(function, active)
+        return reverse(function, active, shared=shared) if self.mode == REVERSE else forward(function, active)
 
     def __repr__(self) -> str:
         return f"<qd kernel {self.info.name}{'' if self.mode == PRIMAL else ' ' + self.mode}>"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from qd_core import dtypes as dt
 from qd_core.backend.contract import BufferRef, HostSpan
@@ -23,6 +24,10 @@ from qd_core.runtime.context import Runtime
 __all__ = ["ArraySource", "HostSource", "NdarraySource", "WithGrad", "array_source", "is_array", "with_grad"]
 
 
+Place = tuple[str, int, int]
+"""Address space (``"host"`` or ``"device"``), first byte, past the last byte."""
+
+
 class ArraySource(Protocol):
     """An array argument."""
 
@@ -31,6 +36,10 @@ class ArraySource(Protocol):
 
     def view(self, runtime: Runtime) -> ArrayView | None:
         """Memory on the device of ``runtime`` and its layout; None when it must be staged."""
+        ...
+
+    def place(self, runtime: Runtime) -> Place:
+        """Where the memory lies, to find out whether two arrays share it."""
         ...
 
     def check(self, *, written: bool, path: str) -> None:
@@ -65,6 +74,12 @@ class NdarraySource:
 
     def view(self, runtime: Runtime) -> ArrayView | None:
         return self.array.view_on(runtime)
+
+    def place(self, runtime: Runtime) -> Place:
+        ref = self.array.view_on(runtime).ref
+        shared = runtime.device.host_view(ref)
+        start = shared.address if shared is not None else int(runtime.device.address(ref))
+        return ("host" if shared is not None else "device", start, start + ref.nbytes)
 
     def check(self, *, written: bool, path: str) -> None:
         self.array._check()
@@ -105,6 +120,9 @@ class HostSource:
         if buffer is None:
             return None
         return ArrayView(BufferRef(buffer, 0, self.array.nbytes), self.shape, contiguous_strides(self.shape, 1))
+
+    def place(self, runtime: Runtime) -> Place:
+        return ("host", *byte_bounds(self.array))
 
     def check(self, *, written: bool, path: str) -> None:
         """Refuse what the kernel cannot use, naming the parameter."""

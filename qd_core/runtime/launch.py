@@ -7,7 +7,7 @@ no branch per role of a buffer and none per backend.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -43,6 +43,10 @@ class Executable:
         Loaded code by the guards it was compiled under; the empty set is right for every input.
     supplied : dict
         Arrays that core provides by path: results, temporaries, the log.
+    disjoint : tuple of (str, str)
+        Paths of arrays that must not share memory for the program to be right.
+    alternative : callable or None
+        Gives the executable to use when some of them do share memory.
     plan : InstalledPlan, False or None
         The native entry's plan for such launches; False when it can have none, None when that was not tried.
     """
@@ -57,6 +61,8 @@ class Executable:
     supplied: dict[str, ArrayView] = field(default_factory=dict[str, ArrayView])
     lock: threading.Lock = field(default_factory=threading.Lock)
     guarded: bool = False
+    disjoint: tuple[tuple[str, str], ...] = ()
+    alternative: Callable[[], Executable] | None = None
     plan: Any = None
 
     @staticmethod
@@ -112,6 +118,9 @@ class Executable:
         sources : mapping
             Array of every leaf that the caller passes, by path.
         """
+        shared = overlapping(self.disjoint, sources, self.runtime) if self.disjoint else None
+        if shared is not None:
+            return self._other(shared).launch(scalars, sources)
         with self.lock, self.plan.exclusive() if self.plan else nullcontext():
             staging = _Staging(self.runtime)
             try:
@@ -122,6 +131,16 @@ class Executable:
             finally:
                 staging.free()
             return self.finish()
+
+    def _other(self, shared: tuple[str, str]) -> Executable:
+        if self.alternative is not None:
+            return self.alternative()
+        raise LaunchError(
+            f"arguments {shared[0]!r} and {shared[1]!r} of {self.program.name!r} share memory",
+            span=self.span,
+            why="the derivative needs values of one that the kernel overwrites through the other, or adds to both at once",
+            hint="pass arrays that do not overlap, for instance a copy of one",
+        )
 
     def _view(self, leaf: ArrayLeaf, sources: Mapping[str, ArraySource], staging: _Staging) -> ArrayView | _Staged:
         supplied = self.supplied.get(leaf.path)
@@ -168,6 +187,19 @@ class Executable:
         stream = self.runtime.device.default_stream
         stream.copy_out(HostSpan(out.ctypes.data, out.nbytes, out), BufferRef(view.ref.buffer, 0, out.nbytes))
         return out
+
+
+def overlapping(
+    pairs: Sequence[tuple[str, str]], sources: Mapping[str, ArraySource], runtime: Runtime
+) -> tuple[str, str] | None:
+    """Return the first of ``pairs`` whose arrays share memory, or None."""
+    spans = {path: sources[path].place(runtime) for pair in pairs for path in pair if path in sources}
+    for a, b in pairs:
+        if a in spans and b in spans:
+            (home_a, start_a, end_a), (home_b, start_b, end_b) = spans[a], spans[b]
+            if home_a == home_b and start_a < end_b and start_b < end_a:
+                return a, b
+    return None
 
 
 def _gains_from_no_overlap(program: Program) -> bool:

@@ -1,0 +1,198 @@
+"""Which part of each array a launch touches: a box of indices an access, from interval arithmetic on index expressions.
+
+Boxes are over-approximations: an index that hangs on memory spans its whole axis. They tell a tape which launches can overwrite what an earlier
+one's derivative needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qd_core.ir.nodes import Arg, Node, Param, Region, Value
+from qd_core.ir.program import Program, Task
+
+__all__ = ["Box", "Touched", "merge", "overlap", "touched"]
+
+Interval = tuple[int, int]
+Box = tuple[Interval, ...]
+"""Inclusive bounds of each run-time axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Boxes by array path."""
+
+    reads: Mapping[str, tuple[Box, ...]]
+    writes: Mapping[str, tuple[Box, ...]]
+
+
+def touched(
+    program: Program, extents: Sequence[int], scalar_of: Callable[[str], Any], shape_of: Callable[[str], tuple[int, ...]]
+) -> Touched:
+    """Return what a launch of ``program`` reads and writes.
+
+    Parameters
+    ----------
+    program : Program
+        The kernel.
+    extents : sequence of int
+        One an axis of each task, as in `Launch.extents`; -1 where only the device knows.
+    scalar_of, shape_of : callable
+        Value of a scalar parameter and extents of an array parameter by path.
+    """
+    reads: dict[str, list[Box]] = {}
+    writes: dict[str, list[Box]] = {}
+    at = 0
+    for task in program.tasks:
+        own = extents[at : at + len(task.extents)]
+        at += len(task.extents)
+        if 0 not in own:
+            _Walk(task, own, scalar_of, shape_of, reads, writes).region(task.body)
+    return Touched({p: merge(b) for p, b in reads.items()}, {p: merge(b) for p, b in writes.items()})
+
+
+class _Walk:
+    """Interval arithmetic over one task."""
+
+    def __init__(
+        self,
+        task: Task,
+        extents: Sequence[int],
+        scalar_of: Callable[[str], Any],
+        shape_of: Callable[[str], tuple[int, ...]],
+        reads: dict[str, list[Box]],
+        writes: dict[str, list[Box]],
+    ) -> None:
+        self.scalar_of, self.shape_of, self.reads, self.writes = scalar_of, shape_of, reads, writes
+        self.known: dict[Value, Interval | None] = {
+            arg: (0, n - 1) if n > 0 else None for arg, n in zip(task.body.args, extents, strict=True)
+        }
+
+    def region(self, region: Region) -> None:
+        for node in region.nodes:
+            if node.op.name in ("load", "store", "atomic"):
+                self.access(node)
+            elif node.op.name == "for":
+                self.known[node.regions[0].args[0]] = self.trip_range(node)
+            for inner in node.regions:
+                self.region(inner)
+
+    def trip_range(self, loop: Node) -> Interval | None:
+        start, stop = (self.interval(v) for v in loop.operands[:2])
+        return (start[0], max(stop[1] - 1, start[0])) if start is not None and stop is not None else None
+
+    def access(self, node: Node) -> None:
+        array = node.operands[0]
+        assert isinstance(array, Param)
+        if array.type.fixed_shape is not None:
+            return
+        shape = self.shape_of(array.path)
+        box = tuple(self.axis(v, n) for v, n in zip(node.operands[1:], shape, strict=False))
+        if any(low > high for low, high in box):
+            return
+        if node.op.reads:
+            self.reads.setdefault(array.path, []).append(box)
+        if node.op.writes:
+            self.writes.setdefault(array.path, []).append(box)
+
+    def axis(self, index: Value, extent: int) -> Interval:
+        interval = self.interval(index)
+        return (0, extent - 1) if interval is None else (max(interval[0], 0), min(interval[1], extent - 1))
+
+    def interval(self, value: Value) -> Interval | None:
+        if value in self.known:
+            return self.known[value]
+        result = self._interval(value)
+        self.known[value] = result
+        return result
+
+    def _interval(self, value: Value) -> Interval | None:
+        if isinstance(value, Param):
+            number = self.scalar_of(value.path) if value.type.is_integral else None
+            return (int(number), int(number)) if number is not None else None
+        if isinstance(value, Arg) or not isinstance(value, Node):
+            return None
+        if value.op.name == "const":
+            number = value.attrs["value"]
+            return (int(number), int(number)) if not isinstance(number, float) else None
+        if value.op.name == "extent":
+            array = value.operands[0]
+            assert isinstance(array, Param)
+            n = self.shape_of(array.path)[value.attrs["axis"]]
+            return (n, n)
+        return self._combine(value)
+
+    def _combine(self, node: Node) -> Interval | None:
+        rule = _RULES.get(node.op.name)
+        if rule is None or not node.type.is_integral:
+            return None
+        operands = node.operands[1:] if node.op.name == "select" else node.operands
+        if any(not v.type.is_integral for v in operands):
+            return None
+        intervals = [self.interval(v) for v in operands]
+        if any(i is None for i in intervals):
+            return None
+        result = rule(*intervals)
+        low, high = int(node.type.min), int(node.type.max)
+        return result if result is not None and low <= result[0] and result[1] <= high else None
+
+
+def _products(a: Interval, b: Interval) -> Interval:
+    corners = [x * y for x in a for y in b]
+    return (min(corners), max(corners))
+
+
+def _floordiv(a: Interval, b: Interval) -> Interval | None:
+    return (a[0] // b[0], a[1] // b[0]) if b[0] == b[1] and b[0] > 0 else None
+
+
+def _mod(a: Interval, b: Interval) -> Interval | None:
+    if b[0] != b[1] or b[0] <= 0:
+        return None
+    return (a[0] % b[0], a[1] % b[0]) if a[0] // b[0] == a[1] // b[0] else (0, b[0] - 1)
+
+
+_RULES: dict[str, Callable[..., Interval | None]] = {
+    "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    "mul": _products,
+    "neg": lambda a: (-a[1], -a[0]),
+    "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    "select": lambda a, b: (min(a[0], b[0]), max(a[1], b[1])),
+    "cast": lambda a: a,
+    "floordiv": _floordiv,
+    "mod": _mod,
+}
+
+
+def overlap(a: Iterable[Box], b: Iterable[Box]) -> bool:
+    """Whether a box of ``a`` and one of ``b`` have an index in common."""
+    others = list(b)
+    return any(all(x[0] <= y[1] and y[0] <= x[1] for x, y in zip(p, q, strict=True)) for p in a for q in others)
+
+
+def merge(boxes: Iterable[Box]) -> tuple[Box, ...]:
+    """Join boxes that differ in one axis only and touch there; drop those inside another."""
+    result: list[Box] = []
+    for box in sorted(set(boxes)):
+        while result and (joined := _join(result[-1], box)) is not None:
+            result.pop()
+            box = joined
+        result.append(box)
+    return tuple(result)
+
+
+def _join(a: Box, b: Box) -> Box | None:
+    if all(x[0] <= y[0] and y[1] <= x[1] for x, y in zip(a, b, strict=True)):
+        return a
+    differing = [k for k, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
+    if len(differing) != 1:
+        return None
+    k = differing[0]
+    (low, high), (low_b, high_b) = a[k], b[k]
+    if low_b > high + 1 or low > high_b + 1:
+        return None
+    return (*a[:k], (min(low, low_b), max(high, high_b)), *a[k + 1 :])
