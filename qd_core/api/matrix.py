@@ -14,7 +14,7 @@ import numpy as np
 from qd_core.dtypes import DType, from_numpy
 from qd_core.frontend.annotations import PYTHON_SCOPE, MatrixType, as_dtype
 from qd_core.frontend.attributes import swizzle_of
-from qd_core.frontend.intrinsics import kernel_meaning
+from qd_core.frontend.lower import kernel_meaning
 
 __all__ = ["Matrix", "Vector"]
 
@@ -193,8 +193,8 @@ class Matrix:
     __hash__ = None  # type: ignore[assignment]
 
     def __matmul__(self, other: Any) -> Any:
-        product = self._data @ np.asarray(other)
-        return self._wrap(product) if isinstance(product, np.ndarray) else product
+        product: Any = self._data @ np.asarray(other)
+        return self._wrap(product)
 
     # -- methods ------------------------------------------------------------------------------------------------------
     def dot(self, other: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable
 from functools import reduce
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from qd_core.errors import QuadrantsSyntaxError
 from qd_core.frontend.annotations import as_dtype
 from qd_core.frontend.calls import static
 from qd_core.frontend.functions import func, pyfunc
-from qd_core.frontend.intrinsics import kernel_meaning
+from qd_core.frontend.lower import kernel_meaning
 from qd_core.frontend.values import NdRange
 
 __all__ = [
@@ -30,13 +30,14 @@ __all__ = [
     "tanh", "volatile_load", "zero",
 ]  # fmt: skip
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+OnArrays = Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
 
 
-def _apply(f: Callable[..., Any], *args: Any) -> Any:
+def _apply(f: OnArrays, *args: Any) -> Any:
     """Apply a NumPy function; matrices give a matrix."""
     plain = [np.asarray(a) if isinstance(a, Matrix) else a for a in args]
-    result = f(*plain)
+    call: Callable[..., Any] = f
+    result = call(*plain)
     return Matrix(result) if builtins.any(isinstance(a, Matrix) for a in args) else result
 
 
@@ -44,7 +45,7 @@ def _real(x: Any) -> Any:
     return float(x) if isinstance(x, (int, bool)) else x
 
 
-def _unary(name: str, f: Callable[..., Any], doc: str) -> Callable[[Any], Any]:
+def _unary(name: str, f: OnArrays, doc: str) -> Callable[[Any], Any]:
     def function(x: Any) -> Any:
         return _apply(f, _real(x))
 
@@ -71,7 +72,7 @@ def atan2(y: Any, x: Any) -> Any:
     return _apply(np.arctan2, y, x)
 
 
-def _rounded(f: Callable[..., Any], x: Any, dtype: Any) -> Any:
+def _rounded(f: OnArrays, x: Any, dtype: Any) -> Any:
     result = _apply(f, _real(x))
     return result if dtype is None else cast(result, dtype)
 
@@ -139,10 +140,14 @@ def bit_shr(x: Any, amount: Any) -> Any:
     ).view(value.dtype)[()]
 
 
+def _where(condition: Any, a: Any, b: Any) -> Any:
+    return np.where(condition, a, b)[()]
+
+
 @kernel_meaning("select")
 def select(condition: Any, a: Any, b: Any) -> Any:
     """``a`` where ``condition`` holds, else ``b``; both are evaluated."""
-    return _apply(lambda c, x, y: np.where(c, x, y)[()], condition, a, b)
+    return _apply(_where, condition, a, b)
 
 
 @kernel_meaning("cast")
@@ -177,8 +182,7 @@ def one(x: Any) -> Any:
     return _apply(lambda v: np.ones_like(v)[()], x)
 
 
-# -- iteration
-# ----------------------------------------------------------------------------------------------------------
+# -- iteration --------------------------------------------------------------------------------------------------------
 @kernel_meaning("ndrange")
 def ndrange(*bounds: Any, axes: Iterable[int] | None = None) -> NdRange:
     """Box of one stop, or (start, stop) pair, an axis: iterate over its points in row-major order, in kernels in
@@ -202,8 +206,7 @@ def grouped(box: Any) -> Any:
     return (Vector(list(point)) for point in box)
 
 
-# -- directives: their effect is on the compilation of a kernel
-# ---------------------------------------------------------
+# -- directives: their effect is on the compilation of a kernel -------------------------------------------------------
 @kernel_meaning("static_print")
 def static_print(*args: Any, **kwargs: Any) -> None:
     """Print while the kernel is compiled."""
@@ -234,8 +237,7 @@ def assume_in_range(value: Any, base: Any, low: Any, high: Any) -> Any:
     return value
 
 
-# -- atomics
-# ------------------------------------------------------------------------------------------------------------
+# -- atomics ----------------------------------------------------------------------------------------------------------
 def _atomic(kind: str, doc: str) -> Callable[[Any, Any], Any]:
     name = f"atomic_{kind}"
 

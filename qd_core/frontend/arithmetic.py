@@ -33,7 +33,7 @@ __all__ = [
     "unary",
 ]
 
-Scalar = Value
+OnScalars = Callable[[Value], Value] | Callable[[Value, Value], Value] | Callable[[Value, Value, Value], Value]
 Binary = Callable[[Lowering, Any, Value, Value], Value]
 
 _PYTHON: dict[type[ast.AST], Callable[..., Any]] = {
@@ -45,8 +45,7 @@ _PYTHON: dict[type[ast.AST], Callable[..., Any]] = {
 }  # fmt: skip
 
 
-# -- conversions
-# --------------------------------------------------------------------------------------------------------
+# -- conversions ------------------------------------------------------------------------------------------------------
 def as_scalar(ctx: Lowering, x: Any, node: ast.AST | None = None) -> Value:
     """Return ``x`` as an SSA scalar: compile-time numbers become constants of the default types."""
     if isinstance(x, Value):
@@ -169,14 +168,14 @@ def as_condition(ctx: Lowering, x: Any, node: ast.AST) -> Value:
     return ctx.builder.emit("ne", value, ctx.builder.const(value.type, 0))
 
 
-# -- element by element
-# -------------------------------------------------------------------------------------------------
-def elementwise(ctx: Lowering, f: Callable[..., Value], args: tuple[Any, ...], node: ast.AST | None) -> Any:
+# -- element by element -----------------------------------------------------------------------------------------------
+def elementwise(ctx: Lowering, f: OnScalars, args: tuple[Any, ...], node: ast.AST | None) -> Any:
     """Apply ``f`` to scalars, or to each component of matrices of one shape; scalars are broadcast."""
+    call: Callable[..., Value] = f
     values = [to_runtime(ctx, a, node) for a in args]
     shapes = {v.shape for v in values if isinstance(v, MatrixValue)}
     if not shapes:
-        return f(*values)
+        return call(*values)
     if len(shapes) > 1:
         ctx.type_error(
             f"shapes do not match: {' and '.join(describe(v) for v in values)}",
@@ -186,11 +185,10 @@ def elementwise(ctx: Lowering, f: Callable[..., Value], args: tuple[Any, ...], n
     (shape,) = shapes
     count = math.prod(shape)
     columns = [v.items if isinstance(v, MatrixValue) else (v,) * count for v in values]
-    return MatrixValue(shape, [f(*row) for row in zip(*columns, strict=True)])
+    return MatrixValue(shape, [call(*row) for row in zip(*columns, strict=True)])
 
 
-# -- binary
-# -------------------------------------------------------------------------------------------------------------
+# -- binary -----------------------------------------------------------------------------------------------------------
 def binary(ctx: Lowering, op: type[ast.operator], a: Any, b: Any, node: ast.AST) -> Any:
     """Evaluate ``a op b``."""
     if not isinstance(a, (Value, MatrixValue)) and not isinstance(b, (Value, MatrixValue)):
@@ -382,9 +380,15 @@ _BINARY: dict[type[ast.AST], Binary] = {
 }  # fmt: skip
 
 
-# -- comparison
-# ---------------------------------------------------------------------------------------------------------
-_COMPARE = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
+# -- comparison -------------------------------------------------------------------------------------------------------
+_COMPARE: dict[type[ast.AST], str] = {
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+    ast.Lt: "lt",
+    ast.LtE: "le",
+    ast.Gt: "gt",
+    ast.GtE: "ge",
+}
 
 
 def compare(ctx: Lowering, op: type[ast.cmpop], a: Any, b: Any, node: ast.AST) -> Any:
@@ -415,20 +419,17 @@ def _identity(ctx: Lowering, op: type[ast.cmpop], a: Any, b: Any, node: ast.AST)
         ctx.syntax_error(
             f"Operator {_WORDS[op]!r} is only supported in qd.static", node, hint="wrap the comparison: qd.static(...)"
         )
-    results = {
-        ast.Is: lambda: a is b,
-        ast.IsNot: lambda: a is not b,
-        ast.In: lambda: a in b,
-        ast.NotIn: lambda: a not in b,
-    }
-    return ctx.compile_time(results[op], node, "the comparison")  # pyright: ignore[reportArgumentType]
+    if op in (ast.Is, ast.IsNot):
+        return (a is b) is (op is ast.Is)
+    container: Any = b
+    found: bool = ctx.compile_time(lambda: operator.contains(container, a), node, "the comparison")
+    return found is (op is ast.In)
 
 
 _WORDS: dict[type[ast.cmpop], str] = {ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in"}
 
 
-# -- unary
-# --------------------------------------------------------------------------------------------------------------
+# -- unary ------------------------------------------------------------------------------------------------------------
 def unary(ctx: Lowering, op: type[ast.unaryop], a: Any, node: ast.AST) -> Any:
     """Evaluate ``op a``."""
     if not isinstance(a, (Value, MatrixValue)) and not isinstance(a, (list, tuple)) and not hasattr(a, "__qd_matrix__"):

@@ -91,8 +91,7 @@ def _to_struct(ctx: Lowering, kind: StructType, value: Any, node: ast.AST) -> St
     return StructValue({k: convert_to(ctx, t, value.members[k], node) for k, t in kind.members.items()}, kind)
 
 
-# -- qd.Vector, qd.Matrix
-# -----------------------------------------------------------------------------------------------
+# -- qd.Vector, qd.Matrix ---------------------------------------------------------------------------------------------
 def dtype_argument(ctx: Lowering, value: Any, node: ast.AST) -> DType:
     """Return the scalar type that an argument names."""
     dtype = as_dtype(value, ctx.options.default_ip, ctx.options.default_fp)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
@@ -25,7 +25,7 @@ from qd_core.errors import (
 )
 from qd_core.frontend.scope import MISSING, Scope
 from qd_core.frontend.signature import KernelInfo
-from qd_core.frontend.values import ArrayRef, Capturable
+from qd_core.frontend.values import ArrayRef
 from qd_core.ir.build import Builder
 from qd_core.ir.nodes import ArrayType, Param, Region, Role, Value
 
@@ -217,10 +217,11 @@ class Lowering:
 
     def python_object(self, value: Any, name: str) -> Any:
         """Return ``value`` itself, or a reference to the array it is."""
-        captures = hasattr(value, "__qd_capture__") and not isinstance(value, type)
-        return self.capture(value, name) if captures else value
+        if hasattr(value, "__qd_capture__") and not isinstance(value, type):
+            return self.capture(value, name)
+        return value
 
-    def capture(self, value: Capturable, name: str) -> ArrayRef:
+    def capture(self, value: Any, name: str) -> ArrayRef:
         """Return a reference to an array outside the kernel, as a parameter."""
         known = self._captures.get(id(value))
         if known is None:
@@ -308,7 +309,7 @@ class Lowering:
 
     # -- blocks -------------------------------------------------------------------------------------------------------
     @contextmanager
-    def runtime_block(self) -> Iterator[None]:
+    def runtime_block(self) -> Generator[None]:
         """Inside a run-time `if`, `for` or `while`: loops are serial, `return` is refused."""
         self.runtime_depth += 1
         try:

@@ -108,8 +108,7 @@ def _compare(ctx: Lowering, node: ast.Compare) -> Any:
     return result
 
 
-# -- choices
-# ------------------------------------------------------------------------------------------------------------
+# -- choices ----------------------------------------------------------------------------------------------------------
 _CHEAP = frozenset(
     (
         "const",
@@ -323,8 +322,7 @@ def _elementwise_logical(ctx: Lowering, node: ast.AST, conjunction: bool, a: Any
     return elementwise(ctx, choose, (a, b), node)
 
 
-# -- comprehensions
-# -----------------------------------------------------------------------------------------------------
+# -- comprehensions ---------------------------------------------------------------------------------------------------
 def iterate(ctx: Lowering, value: Any, node: ast.AST) -> list[Any]:
     """Return the items of a compile-time iterable; vectors give their components, matrices their rows."""
     if isinstance(value, MatrixValue):

@@ -79,8 +79,7 @@ def _converted(ctx: Lowering, node: ast.AST, kind: Any, value: Any) -> Any:
     return converted(ctx, value, kind, node) if isinstance(kind, DType) else convert_to(ctx, kind, value, node)
 
 
-# -- arguments
-# ----------------------------------------------------------------------------------------------------------
+# -- arguments --------------------------------------------------------------------------------------------------------
 def bind_arguments(
     ctx: Lowering, node: ast.AST, info: KernelInfo, args: list[Any], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
@@ -122,8 +121,7 @@ def _by_value(ctx: Lowering, node: ast.AST, parameter: Parameter, value: Any) ->
     return materialize(ctx, value, node)
 
 
-# -- recursion
-# ----------------------------------------------------------------------------------------------------------
+# -- recursion --------------------------------------------------------------------------------------------------------
 def _key(function: Func, bound: dict[str, Any]) -> Any:
     """What makes two nested calls the same: the function, types of run-time and values of compile-time arguments."""
     return function, tuple(_part(v) for v in bound.values())

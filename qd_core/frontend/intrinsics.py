@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Callable
 from functools import reduce
 from typing import Any, TypeVar
 
 from qd_core import dtypes as dt
 from qd_core.dtypes import PROMOTION, DType
-from qd_core.errors import UnsupportedError
 from qd_core.frontend.arithmetic import (
     as_condition,
     as_scalar,
@@ -26,20 +24,11 @@ from qd_core.frontend.arithmetic import (
 )
 from qd_core.frontend.constructors import INTRINSIC_CONSTRUCTORS, dtype_argument
 from qd_core.frontend.context import CALLS, Lowering
-from qd_core.frontend.messages import lower_static_assert, lower_static_print
-from qd_core.frontend.places import ElementPlace, NamePlace, place_of
 from qd_core.frontend.values import (
-    ArrayRef,
-    Grouped,
     MatrixValue,
-    NdRange,
-    RangeValue,
-    StructValue,
-    describe,
     is_number,
     is_runtime,
     rebuild,
-    static_int,
 )
 from qd_core.ir.nodes import Value
 
@@ -70,16 +59,16 @@ def intrinsic(*names: str) -> Callable[[Rule], Rule]:
     return add
 
 
-def _exactly(ctx: Lowering, node: ast.AST, name: str, args: list[Any], kwargs: dict[str, Any], count: int) -> None:
+def exactly(ctx: Lowering, node: ast.AST, name: str, args: list[Any], kwargs: dict[str, Any], count: int) -> None:
+    """Refuse a call unless it has ``count`` positional arguments."""
     if kwargs or len(args) != count:
         ctx.type_error(f"{name} takes {count} argument{'s' * (count != 1)}, got {len(args) + len(kwargs)}", node)
 
 
-# -- elementary functions
-# -----------------------------------------------------------------------------------------------
+# -- elementary functions ---------------------------------------------------------------------------------------------
 def _real_unary(name: str, from_integer: bool) -> Rule:
     def rule(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        _exactly(ctx, node, name, args, kwargs, 1)
+        exactly(ctx, node, name, args, kwargs, 1)
 
         def one(x: Value) -> Value:
             return ctx.builder.emit(name, _real_operand(ctx, node, name, x, from_integer))
@@ -114,7 +103,7 @@ for _name in ("isnan", "isinf"):
 def _rounding(name: str) -> Rule:
     def rule(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
         to = kwargs.pop("dtype", args[1] if len(args) > 1 else None)
-        _exactly(ctx, node, name, args[:1], kwargs, 1)
+        exactly(ctx, node, name, args[:1], kwargs, 1)
         value = elementwise(
             ctx,
             lambda x: ctx.builder.emit(name, _real_operand(ctx, node, name, x, False)),
@@ -132,7 +121,7 @@ for _name in ("floor", "ceil", "round"):
 
 @intrinsic("atan2")
 def _atan2(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    _exactly(ctx, node, "atan2", args, kwargs, 2)
+    exactly(ctx, node, "atan2", args, kwargs, 2)
 
     def one(y: Value, x: Value) -> Value:
         dtype = dt.f64 if dt.f64 in (y.type, x.type) else dt.f32
@@ -143,7 +132,7 @@ def _atan2(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]
 
 @intrinsic("abs")
 def _abs(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    _exactly(ctx, node, "abs", args, kwargs, 1)
+    exactly(ctx, node, "abs", args, kwargs, 1)
     if is_number(args[0]):
         return abs(args[0])
 
@@ -181,13 +170,13 @@ INTRINSICS["min"] = _extremum("min")
 
 @intrinsic("pow")
 def _pow(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    _exactly(ctx, node, "pow", args, kwargs, 2)
+    exactly(ctx, node, "pow", args, kwargs, 2)
     return binary(ctx, ast.Pow, args[0], args[1], node)
 
 
 def _binary_rule(name: str, rule: Any) -> Rule:
     def lower(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        _exactly(ctx, node, name, args, kwargs, 2)
+        exactly(ctx, node, name, args, kwargs, 2)
         return elementwise(ctx, lambda a, b: rule(ctx, node, a, b), (args[0], args[1]), node)
 
     return lower
@@ -202,7 +191,7 @@ INTRINSICS["bit_shl"] = _binary_rule("bit_shl", shift("shl"))
 
 def _bit_count(name: str) -> Rule:
     def rule(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        _exactly(ctx, node, name, args, kwargs, 1)
+        exactly(ctx, node, name, args, kwargs, 1)
 
         def one(x: Value) -> Value:
             if x.type.kind not in "iu":
@@ -221,7 +210,7 @@ INTRINSICS["clz"] = _bit_count("clz")
 @intrinsic("select")
 def select(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``qd.select(condition, a, b)``, element by element; both alternatives are evaluated."""
-    _exactly(ctx, node, "select", args, kwargs, 3)
+    exactly(ctx, node, "select", args, kwargs, 3)
 
     def one(c: Value, a: Value, b: Value) -> Value:
         dtype = PROMOTION[a.type, b.type]
@@ -230,17 +219,16 @@ def select(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]
     return elementwise(ctx, one, tuple(args), node)
 
 
-# -- conversions
-# --------------------------------------------------------------------------------------------------------
+# -- conversions ------------------------------------------------------------------------------------------------------
 @intrinsic("cast")
 def _cast(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    _exactly(ctx, node, "cast", args, kwargs, 2)
+    exactly(ctx, node, "cast", args, kwargs, 2)
     return cast(ctx, args[0], dtype_argument(ctx, args[1], node), node)
 
 
 @intrinsic("bit_cast")
 def _bit_cast(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    _exactly(ctx, node, "bit_cast", args, kwargs, 2)
+    exactly(ctx, node, "bit_cast", args, kwargs, 2)
     to = dtype_argument(ctx, args[1], node)
 
     def one(x: Value) -> Value:
@@ -253,7 +241,7 @@ def _bit_cast(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, A
 
 def _python_type(python: type, default: Callable[[Lowering], DType]) -> Rule:
     def rule(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        _exactly(ctx, node, python.__name__, args, kwargs, 1)
+        exactly(ctx, node, python.__name__, args, kwargs, 1)
         if not is_runtime(args[0]) and not hasattr(args[0], "__qd_matrix__"):
             return ctx.compile_time(lambda: python(args[0]), node, f"{python.__name__}(...)")
         return cast(ctx, args[0], default(ctx), node)
@@ -268,7 +256,7 @@ CALLS[bool] = _python_type(bool, lambda ctx: dt.u1)
 
 def _like(number: int) -> Rule:
     def rule(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        _exactly(ctx, node, ("zero", "one")[number], args, kwargs, 1)
+        exactly(ctx, node, ("zero", "one")[number], args, kwargs, 1)
         value = to_runtime(ctx, args[0], node)
         items = [
             ctx.builder.const(v.type, number) for v in (value.items if isinstance(value, MatrixValue) else (value,))
@@ -283,14 +271,14 @@ INTRINSICS["zero"], INTRINSICS["one"] = _like(0), _like(1)
 
 @intrinsic("volatile_load")
 def _volatile_load(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    _exactly(ctx, node, "volatile_load", args, kwargs, 1)
+    exactly(ctx, node, "volatile_load", args, kwargs, 1)
     return args[0]
 
 
 @intrinsic("assume_in_range")
 def _assume_in_range(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``assume_in_range(value, base, low, high)``: a hint, checked in debug mode."""
-    _exactly(ctx, node, "assume_in_range", args, kwargs, 4)
+    exactly(ctx, node, "assume_in_range", args, kwargs, 4)
     value = as_scalar(ctx, args[0], node)
     if ctx.options.debug:
         low = as_scalar(ctx, binary(ctx, ast.Add, args[1], args[2], node), node)
@@ -304,172 +292,4 @@ def _assume_in_range(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict
     return args[0]
 
 
-# -- iteration and containers
-# -------------------------------------------------------------------------------------------
-def _range(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    known = [static_int(a) for a in args]
-    if ctx.static_depth and all(k is not None for k in known):
-        return ctx.compile_time(lambda: range(*(k for k in known if k is not None)), node, "range(...)")
-    if kwargs or not 1 <= len(args) <= 2:
-        ctx.syntax_error(
-            f"range takes 1 or 2 arguments in kernels, got {len(args)}",
-            node,
-            hint="compute the variable from a counter, or use qd.static(range(...))",
-        )
-    start, stop = (0, args[0]) if len(args) == 1 else args
-    return RangeValue(start, stop)
-
-
-CALLS[range] = _range
-
-
-@intrinsic("ndrange")
-def _ndrange(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> NdRange:
-    axes = kwargs.pop("axes", None)
-    if kwargs or not args:
-        ctx.syntax_error("ndrange takes a stop or a (start, stop) pair an axis", node)
-    args = [tuple(a.items) if isinstance(a, MatrixValue) else a for a in args]
-    return ctx.compile_time(lambda: NdRange(args, axes), node, "ndrange(...)")
-
-
-@intrinsic("grouped")
-def _grouped(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    _exactly(ctx, node, "grouped", args, kwargs, 1)
-    if ctx.static_depth and isinstance(args[0], NdRange):
-        from qd_core.frontend.arithmetic import as_matrix
-        from qd_core.frontend.expressions import iterate
-
-        return [as_matrix(ctx, point, node) for point in iterate(ctx, args[0], node)]
-    return Grouped(args[0])
-
-
-def _len(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    _exactly(ctx, node, "len", args, kwargs, 1)
-    value = args[0]
-    if isinstance(value, MatrixValue):
-        return value.shape[0]
-    if isinstance(value, (Value, StructValue, ArrayRef)):
-        ctx.type_error(
-            f"{describe(value)} has no length", node, hint="use x.shape[0]" if isinstance(value, ArrayRef) else ""
-        )
-    return ctx.compile_time(lambda: len(value), node, "len(...)")
-
-
-CALLS[len] = _len
-
-
-def _isinstance(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    _exactly(ctx, node, "isinstance", args, kwargs, 2)
-    value, kinds = args
-    kinds = kinds if isinstance(kinds, tuple) else (kinds,)
-    if isinstance(value, MatrixValue):
-        return any(hasattr(k, "__qd_matrix__") for k in kinds)
-    return ctx.compile_time(lambda: isinstance(value, kinds), node, "isinstance(...)")
-
-
-CALLS[isinstance] = _isinstance
-
-
-def _container(make: Callable[..., Any]) -> Rule:
-    """Python function over compile-time containers whose items may be run-time values."""
-
-    def rule(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        from qd_core.frontend.expressions import iterate
-
-        parts = [iterate(ctx, a, node) if not is_number(a) else a for a in args]
-        return ctx.compile_time(lambda: make(*parts, **kwargs), node, "the call")
-
-    return rule
-
-
-CALLS[zip] = _container(lambda *p, **k: list(builtins.zip(*p, **k)))  # noqa: B905
-CALLS[enumerate] = _container(lambda *p, **k: list(builtins.enumerate(*p, **k)))
-CALLS[reversed] = _container(lambda p: list(builtins.reversed(p)))
-CALLS[list] = _container(lambda p=(): list(p))
-CALLS[tuple] = _container(lambda p=(): tuple(p))
-
-
-def _builtin_sum(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    from qd_core.frontend.expressions import iterate
-
-    _exactly(ctx, node, "sum", args, kwargs, 1)
-    return reduce(lambda a, b: binary(ctx, ast.Add, a, b, node), iterate(ctx, args[0], node), 0)
-
-
-CALLS[sum] = _builtin_sum
-CALLS[abs], CALLS[max], CALLS[min], CALLS[pow] = (INTRINSICS[n] for n in ("abs", "max", "min", "pow"))
-
-
-def _builtin_round(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return INTRINSICS["round"](ctx, node, args, kwargs)
-
-
-CALLS[round] = _builtin_round
-
-
-# -- directives
-# ---------------------------------------------------------------------------------------------------------
-INTRINSICS["static_print"] = lower_static_print
-INTRINSICS["static_assert"] = lower_static_assert
-_LOOP_HINTS = frozenset(("block_dim", "serialize", "parallelize", "bit_vectorize", "block_dim_adaptive", "name"))
-
-
-@intrinsic("loop_config")
-def _loop_config(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> None:
-    unknown = [k for k in kwargs if k not in _LOOP_HINTS]
-    if args or unknown:
-        ctx.syntax_error(
-            f"loop_config has no argument {unknown[0] if unknown else args[0]!r}",
-            node,
-            hint=f"known: {', '.join(sorted(_LOOP_HINTS))}",
-        )
-    known = {k: static_int(v) if isinstance(v, Value) else v for k, v in kwargs.items()}
-    ctx.loop_config = {**ctx.loop_config, **{k: v for k, v in known.items() if v is not None}}
-
-
-# -- atomics
-# ------------------------------------------------------------------------------------------------------------
-def _atomic(kind: str, plain: Callable[[Lowering, ast.AST, Any, Any], Any]) -> Rule:
-    """Lowering of ``qd.atomic_...(place, value)``: the old value; on a local variable a plain update."""
-
-    def rule(ctx: Lowering, node: ast.Call, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        from qd_core.frontend.statements import update_atomically
-
-        _exactly(ctx, node, f"atomic_{kind}", args, kwargs, 2)
-        place = place_of(ctx, node.args[0])
-        ctx.at(node)
-        if isinstance(place, ElementPlace):
-            _need_kind(ctx, kind, node)
-            return update_atomically(ctx, kind, place, args[1], node)
-        if not isinstance(place, NamePlace):
-            ctx.type_error(f"the first argument of atomic_{kind} must be an array element or a variable", node.args[0])
-        old = place.get(ctx, node)
-        place.set(ctx, plain(ctx, node, old, args[1]), node)
-        return old
-
-    return rule
-
-
-def _need_kind(ctx: Lowering, kind: str, node: ast.AST) -> None:
-    from qd_core.ir.ops import ATOMIC_KINDS
-
-    if kind != "sub" and kind not in ATOMIC_KINDS:
-        raise UnsupportedError(
-            f"atomic_{kind} on array elements", "every installed backend", span=ctx.info.span_of(node)
-        )
-
-
-def _operator(op: type[ast.operator]) -> Callable[[Lowering, ast.AST, Any, Any], Any]:
-    return lambda ctx, node, a, b: binary(ctx, op, a, b, node)
-
-
-def _call_intrinsic(name: str) -> Callable[[Lowering, ast.AST, Any, Any], Any]:
-    return lambda ctx, node, a, b: INTRINSICS[name](ctx, node, [a, b], {})
-
-
-for _kind, _plain in {
-    "add": _operator(ast.Add), "sub": _operator(ast.Sub), "mul": _operator(ast.Mult), "and": _operator(ast.BitAnd),
-    "or": _operator(ast.BitOr), "xor": _operator(ast.BitXor), "min": _call_intrinsic("min"), "max": _call_intrinsic("max"),
-    "exchange": lambda ctx, node, a, b: b,
-}.items():  # fmt: skip
-    INTRINSICS[f"atomic_{_kind}"] = _atomic(_kind, _plain)
+CALLS.update({f: INTRINSICS[f.__name__] for f in (abs, max, min, pow, round)})

@@ -54,8 +54,7 @@ def _for(ctx: Lowering, node: ast.For) -> None:
         _serial_nest(ctx, node, bounds, bind)
 
 
-# -- what is iterated
-# ---------------------------------------------------------------------------------------------------
+# -- what is iterated -------------------------------------------------------------------------------------------------
 Bind = Callable[[Sequence[Value]], None]
 
 
@@ -144,8 +143,7 @@ def _names(node: ast.For, axes: int) -> list[str]:
     )
 
 
-# -- parallel
-# -----------------------------------------------------------------------------------------------------------
+# -- parallel ---------------------------------------------------------------------------------------------------------
 def _parallel_for(ctx: Lowering, node: ast.For, bounds: Bounds, bind: Bind, config: dict[str, Any]) -> None:
     builder, scope = ctx.builder, ctx.scope
     reductions = Reductions.find(ctx, node)
@@ -171,8 +169,7 @@ def _parallel_for(ctx: Lowering, node: ast.For, bounds: Bounds, bind: Bind, conf
     reductions.leave(ctx)
 
 
-# -- serial
-# -------------------------------------------------------------------------------------------------------------
+# -- serial -----------------------------------------------------------------------------------------------------------
 def _serial_nest(ctx: Lowering, node: ast.For, bounds: Bounds, bind: Bind) -> None:
     """Nested serial loops, one an axis; `break` leaves them all."""
     breaks = node in ctx.frames[-1].info.facts.breaks
@@ -386,8 +383,7 @@ def _while_body(ctx: Lowering, node: ast.While, carried: Carried) -> tuple[Regio
     return region, changed
 
 
-# -- unrolled
-# -----------------------------------------------------------------------------------------------------------
+# -- unrolled ---------------------------------------------------------------------------------------------------------
 def _static_for(ctx: Lowering, node: ast.For) -> None:
     scope = ctx.scope
     items = iterate(ctx, ctx.expr(node.iter), node.iter)

@@ -10,11 +10,12 @@ from typing import Any
 from qd_core import dtypes as dt
 from qd_core.dtypes import DType
 from qd_core.errors import QuadrantsSyntaxError, format_span
-from qd_core.frontend import calls, expressions, inline, intrinsics, loops, messages, statements  # noqa: F401  (they fill the tables)
+from qd_core.frontend import atomics, containers, expressions, intrinsics, loops, messages, statements
 from qd_core.frontend.annotations import MatrixType, StructType
 from qd_core.frontend.arithmetic import converted
 from qd_core.frontend.constructors import convert_to
 from qd_core.frontend.context import Lowering, LowerOptions
+from qd_core.frontend.intrinsics import kernel_meaning
 from qd_core.frontend.signature import (
     ArgType,
     ArrayArg,
@@ -30,7 +31,10 @@ from qd_core.frontend.statements import block
 from qd_core.frontend.values import MatrixValue, StructValue, describe, flatten
 from qd_core.ir.nodes import ArrayType, Function, Param, Role, Value
 
-__all__ = ["LowerOptions", "Lowered", "lower", "lower_kernel"]
+__all__ = ["LANGUAGE", "LowerOptions", "Lowered", "kernel_meaning", "lower", "lower_kernel"]
+
+LANGUAGE = (atomics, containers, expressions, intrinsics, loops, messages, statements)
+"""The modules that fill the tables of `qd_core.frontend.context`: importing this one makes the language complete."""
 
 
 @dataclass(slots=True, eq=False)
@@ -97,8 +101,7 @@ def lower_kernel(info: KernelInfo, arg_types: Sequence[ArgType], options: LowerO
     return Lowered(function, ctx.captured, returns.types)
 
 
-# -- arguments
-# ----------------------------------------------------------------------------------------------------------
+# -- arguments --------------------------------------------------------------------------------------------------------
 def _argument(ctx: Lowering, path: str, kind: ArgType) -> Any:
     """Value of an argument: its parameters are made on first use where that can be seen, and dropped if unused
     otherwise.
@@ -155,8 +158,7 @@ def _used(ctx: Lowering) -> set[Value]:
     return used
 
 
-# -- results
-# ------------------------------------------------------------------------------------------------------------
+# -- results ----------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class _Returns:
     attrs: dict[str, Any]

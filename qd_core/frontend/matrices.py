@@ -28,8 +28,7 @@ def method(f: Method) -> Method:
     return f
 
 
-# -- building blocks
-# ----------------------------------------------------------------------------------------------------
+# -- building blocks --------------------------------------------------------------------------------------------------
 def _common(ctx: Lowering, node: ast.AST, a: Any, b: Any) -> tuple[MatrixValue, MatrixValue, DType]:
     a, b = as_matrix(ctx, a, node), as_matrix(ctx, b, node)
     dtype = PROMOTION[a.dtype, b.dtype]
@@ -82,8 +81,7 @@ def _real(ctx: Lowering, a: MatrixValue, node: ast.AST) -> MatrixValue:
     return a if a.dtype.is_real else cast(ctx, a, ctx.options.default_fp, node)
 
 
-# -- vectors
-# ------------------------------------------------------------------------------------------------------------
+# -- vectors ----------------------------------------------------------------------------------------------------------
 @method
 def dot(ctx: Lowering, node: ast.AST, a: MatrixValue, b: Any) -> Value:
     """Inner product of two vectors."""
@@ -154,8 +152,7 @@ def normalized(ctx: Lowering, node: ast.AST, a: MatrixValue, eps: Any = 0) -> Ma
     return a.map(lambda v: ctx.builder.emit("mul", v, inverse_length))
 
 
-# -- matrices
-# -----------------------------------------------------------------------------------------------------------
+# -- matrices ---------------------------------------------------------------------------------------------------------
 @method
 def transpose_(ctx: Lowering, node: ast.AST, a: MatrixValue) -> MatrixValue:
     """Transposed matrix."""
@@ -223,8 +220,7 @@ def frobenius_inner(ctx: Lowering, node: ast.AST, a: MatrixValue, b: Any) -> Val
     return _sum(ctx, product.items)
 
 
-# -- reductions and conversions
-# -----------------------------------------------------------------------------------------
+# -- reductions and conversions ---------------------------------------------------------------------------------------
 @method
 def sum_(ctx: Lowering, node: ast.AST, a: MatrixValue) -> Value:
     """Sum of all components."""

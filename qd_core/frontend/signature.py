@@ -6,7 +6,7 @@ An argument type is hashable and decides how the kernel is specialised.
 from __future__ import annotations
 
 import ast
-import sys
+import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,11 +31,16 @@ __all__ = [
     "kernel_info",
 ]
 
-EMPTY: Any = type("EMPTY", (), {"__repr__": lambda self: "EMPTY"})()
+
+class _Empty:
+    def __repr__(self) -> str:
+        return "EMPTY"
 
 
-# -- argument types
-# -----------------------------------------------------------------------------------------------------
+EMPTY: Any = _Empty()
+
+
+# -- argument types ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class ScalarArg:
     """A scalar, passed as a parameter of its own."""
@@ -91,8 +96,7 @@ class TemplateArg:
 ArgType = ScalarArg | MatrixArg | ArrayArg | StructArg | TemplateArg
 
 
-# -- signatures
-# ---------------------------------------------------------------------------------------------------------
+# -- signatures -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
     """One parameter of a kernel or function; ``default`` and ``annotation`` are `EMPTY` where there is none."""
@@ -121,7 +125,7 @@ class KernelInfo:
         Facts about its statements.
     """
 
-    function: types.FunctionType
+    function: Any
     source: FunctionSource
     parameters: tuple[Parameter, ...]
     returns: Any
@@ -284,7 +288,7 @@ def _annotations(info: KernelInfo) -> dict[str, Any]:
 
 def _defining_locals(code: types.CodeType) -> dict[str, Any]:
     """Local variables of the running function that defines ``code``: annotations left as text may name them."""
-    frame = sys._getframe()
+    frame = inspect.currentframe()
     while frame is not None:
         if code in frame.f_code.co_consts:
             return dict(frame.f_locals)

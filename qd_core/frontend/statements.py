@@ -26,8 +26,7 @@ GO = "%go"
 """Pseudo-variable: the loop goes on (u1)."""
 
 
-# -- sequences
-# ----------------------------------------------------------------------------------------------------------
+# -- sequences --------------------------------------------------------------------------------------------------------
 def block(ctx: Lowering, body: Sequence[ast.stmt], *, last: bool = False) -> None:
     """Lower statements in order; what follows a `break` or `continue` is made conditional.
 
@@ -131,8 +130,7 @@ def _if(ctx: Lowering, node: ast.If) -> None:
     conditional(ctx, as_condition(ctx, test, node.test), node.body, node.orelse, node)
 
 
-# -- assignment
-# ---------------------------------------------------------------------------------------------------------
+# -- assignment -------------------------------------------------------------------------------------------------------
 @statement(ast.Assign)
 def _assign(ctx: Lowering, node: ast.Assign) -> None:
     static = is_static_call(ctx, node.value)
@@ -210,8 +208,7 @@ def update_atomically(ctx: Lowering, kind: str, place: ElementPlace, value: Any,
     return place.atomic(ctx, "add", negated, node)
 
 
-# -- simple statements
-# --------------------------------------------------------------------------------------------------
+# -- simple statements ------------------------------------------------------------------------------------------------
 @statement(ast.Expr)
 def _expr(ctx: Lowering, node: ast.Expr) -> None:
     ctx.expr(node.value)

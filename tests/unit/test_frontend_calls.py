@@ -16,7 +16,7 @@ X = qd.types.ndarray(qd.f32, 1)
 vec2 = qd.types.vector(2, qd.f32)
 
 
-# -- functions ----------------------------------------------------------------------------------------------------------
+# -- functions --------------------------------------------------------------------------------------------------------
 @qd.func
 def square(x):
     return x * x
@@ -222,7 +222,7 @@ def test_missing_returns_are_refused() -> None:
     assert "has no return annotation" in str(refuse(no_annotation, 1))
 
 
-# -- messages -----------------------------------------------------------------------------------------------------------
+# -- messages ---------------------------------------------------------------------------------------------------------
 def test_print() -> None:
     def k(x: qd.f32, n: qd.i32):
         print("x =", x, n, sep="|", end="!\n")
@@ -255,7 +255,7 @@ def test_static_assert_and_print(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Static assertion failed: never" in str(refuse(fails))
 
 
-# -- refusals -----------------------------------------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------------------------------
 def test_an_error_shows_line_and_caret() -> None:
     def k(a: qd.f32) -> qd.i32:
         return 1 + (a & 3)  # the caret stands under the operation

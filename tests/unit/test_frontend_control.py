@@ -20,7 +20,7 @@ def ops(f, *args):
     return [n.op.name for n in walk(kernel.function.body)]
 
 
-# -- variables ----------------------------------------------------------------------------------------------------------
+# -- variables --------------------------------------------------------------------------------------------------------
 def test_the_first_assignment_fixes_the_type() -> None:
     def k() -> int:
         x = 1
@@ -100,7 +100,7 @@ def test_tuples_swap() -> None:
     assert "'a' is read after a parallel loop" in str(refuse(k, 10))
 
 
-# -- parallel loops -----------------------------------------------------------------------------------------------------
+# -- parallel loops ---------------------------------------------------------------------------------------------------
 def test_top_level_loops_are_parallel_and_others_serial() -> None:
     def k(x: X, n: int):
         for i in range(n):
@@ -208,7 +208,7 @@ def test_a_loop_over_a_list_is_refused() -> None:
     assert "cannot loop over list of 2" in str(refuse(k, np.zeros(3, np.float32)))
 
 
-# -- reductions ---------------------------------------------------------------------------------------------------------
+# -- reductions -------------------------------------------------------------------------------------------------------
 def test_accumulating_into_an_outer_variable() -> None:
     def k(x: X) -> float:
         s = 1.0
@@ -248,7 +248,7 @@ def test_a_private_copy_starts_from_the_outer_value() -> None:
     assert x.tolist() == [1, 2, 3]
 
 
-# -- serial loops -------------------------------------------------------------------------------------------------------
+# -- serial loops -----------------------------------------------------------------------------------------------------
 def test_break_and_continue() -> None:
     def k(x: X, n: int) -> int:
         count = 0
@@ -384,7 +384,7 @@ def test_atomics_on_locals_in_a_loop_are_carried() -> None:
     assert run(k, 4).result == 306
 
 
-# -- static -------------------------------------------------------------------------------------------------------------
+# -- static -----------------------------------------------------------------------------------------------------------
 def test_static_loops_unroll() -> None:
     def k(x: X):
         for i in x:

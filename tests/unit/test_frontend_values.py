@@ -17,7 +17,7 @@ M = qd.types.ndarray(mat2, 1)
 I1 = qd.types.ndarray(qd.i32, 1)
 
 
-# -- vectors and matrices -----------------------------------------------------------------------------------------------
+# -- vectors and matrices ---------------------------------------------------------------------------------------------
 def test_vector_arithmetic_broadcasts_scalars() -> None:
     def k(v: vec3) -> vec3:
         w = 2 * v + qd.Vector([1, 2, 3])
@@ -190,7 +190,7 @@ def test_a_run_time_index_into_a_list_is_refused() -> None:
     assert "lists and tuples exist at compile time only" in str(refuse(k, 0))
 
 
-# -- structs ------------------------------------------------------------------------------------------------------------
+# -- structs ----------------------------------------------------------------------------------------------------------
 def test_structs() -> None:
     inner = qd.types.struct(p=vec2, m=qd.f32)
     outer = qd.types.struct(a=inner, n=qd.i32)
@@ -223,7 +223,7 @@ def test_unused_members_are_no_parameters() -> None:
     assert kernel.function.attrs["arguments"] == ("s",)
 
 
-# -- arrays -------------------------------------------------------------------------------------------------------------
+# -- arrays -----------------------------------------------------------------------------------------------------------
 def test_indexing_forms() -> None:
     def k(x: X2, v: V, m: M, base: qd.types.vector(2, qd.i32)) -> qd.f32:
         x[base] = 1

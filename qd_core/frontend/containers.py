@@ -1,0 +1,144 @@
+"""Iteration and compile-time containers: `range`, `qd.ndrange`, `qd.grouped`, `len`, `zip`...; and directives."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+from qd_core.frontend.arithmetic import as_matrix, binary
+from qd_core.frontend.context import CALLS, Lowering
+from qd_core.frontend.expressions import iterate
+from qd_core.frontend.intrinsics import INTRINSICS, exactly, intrinsic
+from qd_core.frontend.messages import lower_static_assert, lower_static_print
+from qd_core.frontend.values import (
+    ArrayRef,
+    Grouped,
+    MatrixValue,
+    NdRange,
+    RangeValue,
+    StructValue,
+    describe,
+    is_number,
+    static_int,
+)
+from qd_core.ir.nodes import Value
+
+__all__: list[str] = []
+
+Rule = Callable[..., Any]
+
+
+def _range(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    known = [static_int(a) for a in args]
+    if ctx.static_depth and all(k is not None for k in known):
+        return ctx.compile_time(lambda: range(*(k for k in known if k is not None)), node, "range(...)")
+    if kwargs or not 1 <= len(args) <= 2:
+        ctx.syntax_error(
+            f"range takes 1 or 2 arguments in kernels, got {len(args)}",
+            node,
+            hint="compute the variable from a counter, or use qd.static(range(...))",
+        )
+    start, stop = (0, args[0]) if len(args) == 1 else args
+    return RangeValue(start, stop)
+
+
+CALLS[range] = _range
+
+
+@intrinsic("ndrange")
+def _ndrange(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> NdRange:
+    axes = kwargs.pop("axes", None)
+    if kwargs or not args:
+        ctx.syntax_error("ndrange takes a stop or a (start, stop) pair an axis", node)
+    args = [tuple(a.items) if isinstance(a, MatrixValue) else a for a in args]
+    return ctx.compile_time(lambda: NdRange(args, axes), node, "ndrange(...)")
+
+
+@intrinsic("grouped")
+def _grouped(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    exactly(ctx, node, "grouped", args, kwargs, 1)
+    if ctx.static_depth and isinstance(args[0], NdRange):
+        return [as_matrix(ctx, point, node) for point in iterate(ctx, args[0], node)]
+    return Grouped(args[0])
+
+
+def _len(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    exactly(ctx, node, "len", args, kwargs, 1)
+    value = args[0]
+    if isinstance(value, MatrixValue):
+        return value.shape[0]
+    if isinstance(value, (Value, StructValue, ArrayRef)):
+        ctx.type_error(
+            f"{describe(value)} has no length", node, hint="use x.shape[0]" if isinstance(value, ArrayRef) else ""
+        )
+    return ctx.compile_time(lambda: len(value), node, "len(...)")
+
+
+CALLS[len] = _len
+
+
+def _isinstance(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    exactly(ctx, node, "isinstance", args, kwargs, 2)
+    value, kinds = args
+    kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+    if isinstance(value, MatrixValue):
+        return any(hasattr(k, "__qd_matrix__") for k in kinds)
+    return ctx.compile_time(lambda: isinstance(value, kinds), node, "isinstance(...)")
+
+
+CALLS[isinstance] = _isinstance
+
+
+def _container(make: Callable[..., Any]) -> Rule:
+    """Python function over compile-time containers whose items may be run-time values."""
+
+    def rule(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        parts = [iterate(ctx, a, node) if not is_number(a) else a for a in args]
+        return ctx.compile_time(lambda: make(*parts, **kwargs), node, "the call")
+
+    return rule
+
+
+def _reversed(items: list[Any]) -> list[Any]:
+    return items[::-1]
+
+
+def _zip(*parts: list[Any], strict: bool = False) -> list[Any]:
+    return list(zip(*parts, strict=strict))
+
+
+def _enumerate(items: list[Any], start: int = 0) -> list[Any]:
+    return list(enumerate(items, start))
+
+
+CALLS.update({zip: _container(_zip), enumerate: _container(_enumerate), reversed: _container(_reversed)})
+CALLS.update({list: _container(list), tuple: _container(tuple)})
+
+
+def _builtin_sum(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    exactly(ctx, node, "sum", args, kwargs, 1)
+    return reduce(lambda a, b: binary(ctx, ast.Add, a, b, node), iterate(ctx, args[0], node), 0)
+
+
+CALLS[sum] = _builtin_sum
+
+
+# -- directives -------------------------------------------------------------------------------------------------------
+INTRINSICS["static_print"] = lower_static_print
+INTRINSICS["static_assert"] = lower_static_assert
+_LOOP_HINTS = frozenset(("block_dim", "serialize", "parallelize", "bit_vectorize", "block_dim_adaptive", "name"))
+
+
+@intrinsic("loop_config")
+def _loop_config(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> None:
+    unknown = [k for k in kwargs if k not in _LOOP_HINTS]
+    if args or unknown:
+        ctx.syntax_error(
+            f"loop_config has no argument {unknown[0] if unknown else args[0]!r}",
+            node,
+            hint=f"known: {', '.join(sorted(_LOOP_HINTS))}",
+        )
+    known = {k: static_int(v) if isinstance(v, Value) else v for k, v in kwargs.items()}
+    ctx.loop_config = {**ctx.loop_config, **{k: v for k, v in known.items() if v is not None}}
