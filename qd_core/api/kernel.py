@@ -7,8 +7,9 @@ A kernel object is called directly: its class has the native packer as ``__call_
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from qd_core.api.matrix import Matrix
 from qd_core.api.binding import Bound, bind_argument, bind_call
@@ -17,16 +18,30 @@ from qd_core.autodiff.reverse import reverse
 from qd_core.backend.contract import CompileOptions
 from qd_core.errors import LaunchError
 from qd_core.frontend.lower import LowerOptions, lower
-from qd_core.frontend.signature import ArgType, ArrayArg, KernelInfo, kernel_info
+from qd_core.frontend.signature import ArgType, KernelInfo, kernel_info
 from qd_core.ir.nodes import Function
 from qd_core.passes.offload import offload
 from qd_core.runtime.context import Options, Runtime, current
+from qd_core.runtime.interop import ArraySource
 from qd_core.runtime.launch import Executable
 from qd_core.runtime.results import Results
+
+if TYPE_CHECKING:
+    from qd_core.runtime.tape import Recorder
 
 __all__ = ["Kernel", "kernel"]
 
 PRIMAL, REVERSE, FORWARD = "primal", "reverse", "forward"
+GRAD, DUAL = ".grad", ".dual"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A launch: compiled code with its leaf values."""
+
+    executable: Executable
+    scalars: Mapping[str, Any]
+    sources: Mapping[str, ArraySource]
 
 
 class Kernel:
@@ -52,16 +67,39 @@ class Kernel:
         """The reverse-mode kernel: same arguments, adds to the gradients of what the kernel reads."""
         return Kernel(self.info.function, REVERSE, self.info)
 
+    @functools.cached_property
+    def tangent(self) -> Kernel:
+        """The forward-mode kernel: same arguments, computes duals of what the kernel writes from duals of what it reads."""
+        return Kernel(self.info.function, FORWARD, self.info)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.launch(*args, **kwargs)
 
     def launch(self, *args: Any, **kwargs: Any) -> Any:
         """Launch through the Python packer; a native plan for such arguments is installed afterwards."""
+        runtime = current()
+        if self.mode == PRIMAL:
+            if runtime.recorder is not None:
+                return self._record(runtime.recorder, args, kwargs)
+            if runtime.tangents:
+                return self.tangent.launch(*args, **kwargs)
         executable, bound = self._prepare(args, kwargs)
         result = executable.launch(bound.scalars, bound.sources)
+        if runtime.tangents or runtime.recorder is not None:
+            return result
         if not kwargs and executable.plan is None and not executable.disjoint and len(args) == len(self.info.parameters):
             self._install(executable, args, bound)
         return result
+
+    def _record(self, recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Launch under a tape; the derivative is built now, so that what cannot be differentiated is refused here."""
+        executable, bound = self._prepare(args, kwargs)
+        call = Call(executable, bound.scalars, bound.sources)
+        if not any(path.endswith(GRAD) for path in bound.sources):
+            return recorder.launch(call, None, lambda: None)
+        reverse_executable, reverse_bound = self.grad._prepare(args, kwargs)
+        derivative = Call(reverse_executable, reverse_bound.scalars, reverse_bound.sources)
+        return recorder.launch(call, derivative, lambda: self.grad.launch(*args, **kwargs))
 
     def _install(self, executable: Executable, args: Sequence[Any], bound: Bound) -> None:
         """Let the native entry do launches like the one just made, where it can."""
@@ -97,22 +135,30 @@ class Kernel:
         bound = Bound(runtime.options, create=self.mode == REVERSE)
         values = bind_call(self.info, args, kwargs)
         types = tuple(bind_argument(bound, p.name, p.annotation, v) for p, v in zip(self.info.parameters, values, strict=True))
-        key = (runtime.generation, types)
+        active = self._active(bound)
+        key = (runtime.generation, types, active)
         executable = self._executables.get(key)
         if executable is None:
             self._drop_stale(runtime)
-            executable = self._executables[key] = self._build(runtime, types)
+            executable = self._executables[key] = self._build(runtime, types, active)
         return executable, bound
 
     def _drop_stale(self, runtime: Runtime) -> None:
         for key in [k for k in self._executables if k[0] != runtime.generation]:
             del self._executables[key]
 
-    def _build(self, runtime: Runtime, types: tuple[ArgType, ...]) -> Executable:
+    def _active(self, bound: Bound) -> frozenset[str]:
+        """Paths of arrays that the derivative is taken with respect to: those that come with a place for it."""
+        if self.mode == PRIMAL:
+            return frozenset()
+        suffix = GRAD if self.mode == REVERSE else DUAL
+        return frozenset(path.removesuffix(suffix) for path in bound.sources if path.endswith(suffix))
+
+    def _build(self, runtime: Runtime, types: tuple[ArgType, ...], active: frozenset[str]) -> Executable:
         primal = lower(self.info, types, lower_options(runtime.options))
-        executable = self._finish(runtime, self.transform(primal, types))
+        executable = self._finish(runtime, self.transform(primal, active))
         if executable.disjoint:
-            executable.alternative = functools.cache(lambda: self._finish(runtime, self.transform(primal, types, shared=True)))
+            executable.alternative = functools.cache(lambda: self._finish(runtime, self.transform(primal, active, shared=True)))
         return executable
 
     def _finish(self, runtime: Runtime, function: Function) -> Executable:
@@ -122,17 +168,18 @@ class Kernel:
         executable.disjoint = function.attrs.get("no_overlap", ())
         return executable
 
-    def transform(self, function: Function, types: tuple[ArgType, ...], *, shared: bool = False) -> Function:
+    def transform(self, function: Function, active: frozenset[str], *, shared: bool = False) -> Function:
         """Apply the kernel's mode to lowered IR; ``shared`` when gradients of different arguments may be the same memory."""
         if self.mode == PRIMAL:
             return function
-        active = frozenset(p.name for p, t in zip(self.info.parameters, types, strict=True) if isinstance(t, ArrayArg) and t.needs_grad)
+        if self.mode == FORWARD:
+            return forward(function, active)
         if not active:
             raise LaunchError(
                 f"no argument of {self.info.name!r} has a gradient, so .grad() would do nothing",
                 hint="create an array with needs_grad=True, pass qd.with_grad(x, gx), or a tensor with requires_grad",
             )
-        return reverse(function, active, shared=shared) if self.mode == REVERSE else forward(function, active)
+        return reverse(function, active, shared=shared)
 
     def __repr__(self) -> str:
         return f"<qd kernel {self.info.name}{'' if self.mode == PRIMAL else ' ' + self.mode}>"

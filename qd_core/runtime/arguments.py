@@ -8,7 +8,7 @@ temporaries, residuals and the log are array leaves alike; their role only label
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,16 +128,17 @@ class ArgumentTable:
             words.append(leaf.index if pointers == "ordinal" else int(device.address(view.ref)))
             words.extend(view.shape)
             words.extend(view.strides)
-        return words, self._extents(scalars, arrays)
+        shapes = {leaf.path: arrays[leaf.index].shape for leaf in self.arrays}
+        return words, self.evaluate_extents(scalars, shapes.__getitem__)
 
-    def _extents(self, scalars: Mapping[str, Any], arrays: Sequence[ArrayView]) -> list[int]:
-        index = {p: leaf.index for p, leaf in zip(self.params, self.leaves, strict=True) if isinstance(leaf, ArrayLeaf)}
+    def evaluate_extents(self, scalars: Mapping[str, Any], shape_of: Callable[[str], tuple[int, ...]]) -> list[int]:
+        """Iterations of every axis of every task, -1 where the device knows; ``shape_of`` gives extents by path."""
         result: list[int] = []
         for extent in self.extents:
             if isinstance(extent, Fixed):
                 result.append(extent.count)
             elif isinstance(extent, HostExpr):
-                value = evaluate_host(extent.body, lambda p: scalars[p.path], lambda p, axis: arrays[index[p]].shape[axis])
+                value = evaluate_host(extent.body, lambda p: scalars[p.path], lambda p, axis: shape_of(p.path)[axis])
                 result.append(max(value, 0))
             else:
                 result.append(-1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from qd_core.backend.contract import Backend, Compiler, Device, DeviceInfo
     from qd_core.runtime.cache import ArtifactCache
     from qd_core.runtime.log import Log
+    from qd_core.runtime.tape import Recorder
 
 __all__ = ["Options", "Runtime", "active", "current", "set_active"]
 
@@ -47,7 +50,7 @@ _generations = itertools.count(1)
 class Runtime:
     """One open device with its compiler, log and everything allocated on it.
 
-    ``generation`` is unique per `qd.init`; array class keys contain it, so code of an earlier runtime never accepts a later array.
+    ``recorder`` is the active tape's; ``tangents`` counts active forward-mode contexts. ``generation`` is unique per `qd.init`; array class keys contain it, so code of an earlier runtime never accepts a later array.
     """
 
     backend: Backend
@@ -58,10 +61,24 @@ class Runtime:
     generation: int = field(default_factory=lambda: next(_generations))
     closed: bool = False
     log: Log | None = None
+    recorder: Recorder | None = None
+    tangents: int = 0
     cache: ArtifactCache | None = None
     launchers: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])
     arrays: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])
     class_keys: dict[Any, int] = field(default_factory=dict[Any, int])
+
+    @contextmanager
+    def interpreted_launches(self) -> Iterator[None]:
+        """Send every launch through Python for a while: a tape or forward mode wants to see it."""
+        launchers = list(self.launchers)
+        for launcher in launchers:
+            launcher.suspend()
+        try:
+            yield
+        finally:
+            for launcher in launchers:
+                launcher.resume()
 
     def class_key(self, kind: Any) -> int:
         """Return a process-wide number for (``kind``, this runtime): what packers compare instead of types."""

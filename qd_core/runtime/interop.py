@@ -7,6 +7,7 @@ it, back. Nothing here knows what a source is for.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,6 +41,10 @@ class ArraySource(Protocol):
 
     def place(self, runtime: Runtime) -> Place:
         """Where the memory lies, to find out whether two arrays share it."""
+        ...
+
+    def save(self, runtime: Runtime) -> Callable[[], None]:
+        """Copy the contents; calling the result puts them back."""
         ...
 
     def check(self, *, written: bool, path: str) -> None:
@@ -80,6 +85,9 @@ class NdarraySource:
         shared = runtime.device.host_view(ref)
         start = shared.address if shared is not None else int(runtime.device.address(ref))
         return ("host" if shared is not None else "device", start, start + ref.nbytes)
+
+    def save(self, runtime: Runtime) -> Callable[[], None]:
+        return save_memory(runtime, self.array.view_on(runtime).ref)
 
     def check(self, *, written: bool, path: str) -> None:
         self.array._check()
@@ -124,6 +132,10 @@ class HostSource:
     def place(self, runtime: Runtime) -> Place:
         return ("host", *byte_bounds(self.array))
 
+    def save(self, runtime: Runtime) -> Callable[[], None]:
+        contents = self.array.copy()
+        return lambda: np.copyto(self.array, contents)
+
     def check(self, *, written: bool, path: str) -> None:
         """Refuse what the kernel cannot use, naming the parameter."""
         flags = self.array.flags
@@ -152,6 +164,19 @@ class HostSource:
 
     def dual(self) -> ArraySource | None:
         return None
+
+
+def save_memory(runtime: Runtime, ref: BufferRef) -> Callable[[], None]:
+    """Copy device memory within the device; calling the result puts it back and frees the copy."""
+    device, stream = runtime.device, runtime.device.default_stream
+    copy = BufferRef(device.allocate(ref.nbytes), 0, ref.nbytes)
+    stream.copy(copy, ref)
+
+    def restore() -> None:
+        stream.copy(ref, copy)
+        device.free(copy.buffer, after=stream)
+
+    return restore
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,17 @@ class NativeLauncher:
         self._plans.append(memory)
         return memory
 
+    def suspend(self) -> None:
+        """Send every launch to the slow path until `resume`."""
+        self._write_first(0)
+
+    def resume(self) -> None:
+        """Use the installed plans again."""
+        self._write_first(self._plans[0].address if self._plans else 0)
+
+    def _write_first(self, address: int) -> None:
+        _write(self._head, tables.HEAD, "plan", address)
+
     def clear(self) -> None:
         """Forget all plans, for instance because the device was closed; memory stays until the kernel goes."""
         _write(self._head, tables.HEAD, "plan", 0)
