@@ -108,6 +108,16 @@ class Ndarray:
         if runtime is not None and not runtime.closed and hasattr(self, "_buffer") and not self._buffer.freed:
             runtime.device.free(self._buffer, after=runtime.device.default_stream)
 
+    def make_dual(self) -> Ndarray:
+        """Allocate ``dual``, where forward mode keeps the derivative of this array, unless there is one."""
+        self._check()
+        if not self.dtype.is_real:
+            raise QuadrantsTypeError(f"an array of {self.dtype} has no derivative")
+        if self.dual is None:
+            self.dual = type(self)(self.dtype, self.shape, self.element_shape)
+            self._header[HEADER_DUAL] = self.dual._header.ctypes.data
+        return self.dual
+
     # -- what kernels see -----------------------------------------------------------------------------------------
     @property
     def array_type(self) -> ArrayType:
@@ -124,6 +134,11 @@ class Ndarray:
     def _check(self) -> None:
         if self._runtime.closed:
             self._runtime.check_open(f"this {type(self).__name__}")
+
+    def _announce_write(self, index: tuple[int, ...] | None = None) -> None:
+        """Tell an active tape that the host overwrites the array, or the element at ``index``."""
+        if self._runtime.recorder is not None:
+            self._runtime.recorder.host_write(self, index)
 
     # -- host access ----------------------------------------------------------------------------------------------
     @property
@@ -148,6 +163,7 @@ class Ndarray:
         array = np.asarray(array)
         if array.shape != self.shape + self.element_shape:
             raise ArgumentValueError(f"expected an array of shape {self.shape + self.element_shape}, got {array.shape}")
+        self._announce_write()
         source = np.ascontiguousarray(array, self.dtype.numpy)
         if source.nbytes:
             self._runtime.device.default_stream.copy_in(self._view.ref, HostSpan(source.ctypes.data, source.nbytes, source))
@@ -159,6 +175,7 @@ class Ndarray:
         if self._view.ref.nbytes == 0:
             return
         if (element == element.flat[0]).all():
+            self._announce_write()
             self._runtime.device.default_stream.fill(self._view.ref, element.flat[0].tobytes())
         else:
             self.from_numpy(np.broadcast_to(element, self.shape + self.element_shape))
@@ -170,6 +187,7 @@ class Ndarray:
         if (other.shape, other.element_shape, other.dtype) != (self.shape, self.element_shape, self.dtype):
             raise ArgumentValueError(f"cannot copy {other!r} into {self!r}: shape and dtype must agree")
         if other._runtime is self._runtime:
+            self._announce_write()
             self._runtime.device.default_stream.copy(self._view.ref, other._view.ref)
         else:
             self.from_numpy(other.to_numpy())
@@ -202,6 +220,7 @@ class Ndarray:
         self._check()
         if self.dtype.is_integral and not self.element_shape and isinstance(value, (float, np.floating)):
             raise QuadrantsTypeError(f"cannot store the float {value!r} in an array of {self.dtype}", hint="convert it with int()")
+        self._announce_write(index)
         if self._host is not None:
             self._runtime.device.default_stream.synchronize()
             self._host[index] = value
