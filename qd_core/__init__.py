@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from qd_core.api.ops import *  # noqa: F403
     from qd_core.runtime.interop import with_grad
 
+__version__ = "0.1.0"
+
 int8, int16, int32, int64 = i8, i16, i32, i64
 uint1, uint8, uint16, uint32, uint64 = u1, u8, u16, u32, u64
 float16, float32, float64 = f16, f32, f64
@@ -46,6 +48,8 @@ _LAZY: dict[str, str] = {
     **dict.fromkeys(("Ndarray", "ScalarNdarray", "VectorNdarray", "MatrixNdarray"), "qd_core.runtime.array"),
     **dict.fromkeys(("Template", "template"), "qd_core.api.types"),
 }
+_OWN_ARCHS = ("cpu", "gpu", "x64", "arm64")
+"""Names that can only be architectures: no need to load the operations of the language first."""
 _SUBMODULES = ("ad", "types", "math", "simt", "algorithms", "tools", "profiler")
 
 
@@ -79,15 +83,22 @@ def _find(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name != f"qd_core.api.{name}":
                 raise
+    arch = _arch(name) if name in _OWN_ARCHS else None
+    if arch is not None:
+        return arch
     ops = import_module("qd_core.api.ops")
     if name in ops.__all__:
         return getattr(ops, name)
-    from qd_core.api.arch import arch_named, gpu
-
-    arch = gpu() if name == "gpu" else arch_named(name)
+    arch = _arch(name)
     if arch is None:
         raise AttributeError(f"module 'qd_core' has no attribute {name!r}")
     return arch
+
+
+def _arch(name: str) -> Any:
+    from qd_core.api.arch import arch_named, gpu
+
+    return gpu() if name == "gpu" else arch_named(name)
 
 
 def __dir__() -> list[str]:

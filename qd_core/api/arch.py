@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 from functools import total_ordering
 
-from qd_core.backend.registry import known_extras, registry
+from qd_core.backend.registry import OWN, known_extras, registry
 
 __all__ = ["Arch", "arch_named", "gpu"]
 
@@ -48,7 +48,7 @@ def arch_named(name: str) -> Arch | None:
     """Return the architecture called ``name``, or None when nothing installed or known has that name."""
     if name in _HOST_ALIASES:
         return Arch("cpu")
-    if name in registry().names() or name in known_extras():
+    if name in OWN or name in registry().names() or name in known_extras():
         return Arch(name)
     return None
 

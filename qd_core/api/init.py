@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -135,6 +134,8 @@ def _options(default_fp: DType | None, default_ip: DType | None, options: Mappin
         if name in _KNOWN:
             values[name] = value
         elif name not in IGNORED | ignored_options() and name != "device":
+            import difflib
+
             near = difflib.get_close_matches(name, [*_KNOWN, *IGNORED, *ignored_options(), "arch", "device"], 1)
             raise OptionError(f"unknown option {name!r}", hint=f"did you mean {near[0]!r}?" if near else "see the documentation of qd.init")
     for name in _KNOWN:

@@ -18,7 +18,6 @@ Names state semantics, never a vendor or a programming interface. Extensions reg
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -229,6 +228,8 @@ def _atomic_name(kind: str, dtype: DType, space: str) -> str:
 def _check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:
+            import difflib
+
             near = difflib.get_close_matches(name, list(known), n=1)
             raise ValueError(f"unknown {what} {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 

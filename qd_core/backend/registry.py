@@ -1,19 +1,19 @@
 """Which backends there are: found by entry points, loaded when asked for, never able to break each other.
 
-Discovery reads distribution metadata only. A backend's code runs when it is asked for by name, listed by ``doctor``, or
+Discovery reads distribution metadata only, and not before a name is asked for that core does not bring itself. A backend's code runs when it is asked for by name, listed by ``doctor``, or
 wanted as an accelerator. Whatever it raises then is recorded with its cause and shown whenever its name comes up.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import metadata, resources
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import qd_core
 from qd_core.errors import (
     BackendLoadError,
     BackendUnavailableError,
@@ -23,6 +23,8 @@ from qd_core.errors import (
 )
 
 if TYPE_CHECKING:
+    from importlib import metadata
+
     import pluggy
 
     from qd_core.backend.contract import Availability, Backend
@@ -34,6 +36,9 @@ GROUP = "qd_core.backends"
 
 CORE = "qd-core"
 """Core's own distribution: names that it claims cannot be taken by another."""
+
+OWN: Mapping[str, str] = {"cpu": "qd_core.cpu:CpuBackend", "reference": "qd_core.reference:ReferenceBackend"}
+"""Core's own entry points once more: reading the metadata of all distributions takes longer than opening the device."""
 
 
 def known_extras() -> Mapping[str, str]:
@@ -48,6 +53,8 @@ def ignored_options() -> frozenset[str]:
 
 @cache
 def _known() -> Mapping[str, Any]:
+    from importlib import resources
+
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
@@ -57,15 +64,14 @@ def _known() -> Mapping[str, Any]:
 
 
 def core_version() -> str:
-    """Version of core's installed distribution, ``"unknown"`` where it runs without one."""
-    try:
-        return metadata.version(CORE)
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    """Version of core."""
+    return qd_core.__version__
 
 
 def installed_entry_points() -> Iterable[metadata.EntryPoint]:
     """Entry points of the group in all installed distributions; loads none."""
+    from importlib import metadata
+
     return metadata.entry_points(group=GROUP)
 
 
@@ -113,6 +119,11 @@ def _entry(point: metadata.EntryPoint) -> Entry:
     return Entry(point.name, point.load, point.value, str(name), str(version), ", ".join(wanted))
 
 
+def _own(name: str, source: str) -> Entry:
+    module, _, attribute = source.partition(":")
+    return Entry(name, lambda: getattr(import_module(module), attribute), source, CORE, core_version())
+
+
 def _is_core(distribution: str) -> bool:
     return _normalised(distribution) == CORE
 
@@ -127,11 +138,18 @@ class Registry:
     Parameters
     ----------
     discover : callable, optional
-        Gives the entry points; called once, at the first question.
+        Gives the entry points; called once, at the first question about a name that is not in ``own``.
+    own : mapping of str to str, optional
+        Name and ``module:attribute`` of backends that core brings, known without discovery.
     """
 
-    def __init__(self, discover: Callable[[], Iterable[metadata.EntryPoint]] = installed_entry_points) -> None:
+    def __init__(
+        self,
+        discover: Callable[[], Iterable[metadata.EntryPoint]] = installed_entry_points,
+        own: Mapping[str, str] | None = None,
+    ) -> None:
         self._discover = discover
+        self._own = {name: _own(name, source) for name, source in (own or {}).items()}
         self._found: dict[str, Entry] | None = None
         self._rejected: list[Entry] = []
         self._plugins: pluggy.PluginManager | None = None
@@ -152,6 +170,8 @@ class Registry:
         UnknownBackendError
             QD302: nobody offers the name.
         """
+        if name in self._own:
+            return self._own[name]
         if name in self._entries:
             return self._entries[name]
         raise self._absent(name)
@@ -190,8 +210,10 @@ class Registry:
         return self._found
 
     def _collect(self, entries: Iterable[Entry]) -> dict[str, Entry]:
-        by_name: dict[str, list[Entry]] = {}
+        by_name: dict[str, list[Entry]] = {name: [entry] for name, entry in self._own.items()}
         for entry in entries:
+            if entry.name in self._own and _is_core(entry.distribution):
+                continue
             by_name.setdefault(entry.name, []).append(entry)
         return {name: self._settle(name, rivals) for name, rivals in by_name.items()}
 
@@ -214,6 +236,8 @@ class Registry:
         if extra is not None:
             text = f"backend {name!r} is not installed"
             return BackendUnavailableError(text, backend=name, hint=f'python -m pip install "{CORE}[{extra}]"')
+        import difflib
+
         names = sorted({*self.names(), *known_extras()})
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are: {', '.join(names)}"
@@ -231,6 +255,9 @@ class Registry:
 
             self._plugins = pluggy.PluginManager(hookspecs.PROJECT)
             self._plugins.add_hookspecs(hookspecs)
+            for entry in self._own.values():
+                if entry.backend is not None:
+                    self._plugins.register(entry.backend, name=entry.name)
         return self._plugins
 
     def load(self, name: str) -> Backend:
@@ -264,7 +291,8 @@ class Registry:
         try:
             backend = entry.factory()()
             _check(backend, entry)
-            self._register_hooks(backend, entry)
+            if self._plugins is not None or entry.name not in self._own:  # core's own follow when someone asks
+                self._register_hooks(backend, entry)
         except KeyboardInterrupt:
             raise
         except BackendLoadError as error:
@@ -402,4 +430,4 @@ def _check_contract(theirs: Any, entry: Entry) -> None:
 @cache
 def registry() -> Registry:
     """The registry of this process."""
-    return Registry()
+    return Registry(own=OWN)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from typing import TYPE_CHECKING
+
 from qd_core.backend.contract import ArgumentABI, Artifact, CompileOptions, Compiler, Target, TaskEntry
 from qd_core.codegen.jit import host_identity, process_jit
-from qd_core.codegen.llvm import LlvmTarget, emit_module
-from qd_core.codegen.llvm.host import HostForm
-from qd_core.cpu.arena_ir import WORKER, arena_alloc_ir
-from qd_core.cpu.pool_ir import CONTEXT
 from qd_core.cpu.target import vector_bits
 from qd_core.ir.nodes import Param
 from qd_core.ir.program import DeviceWord, Program, Task, accesses
+
+if TYPE_CHECKING:
+    from qd_core.codegen.llvm import LlvmTarget
 
 __all__ = ["FORMAT", "CpuCompiler"]
 
@@ -42,10 +44,19 @@ class CpuCompiler(Compiler):
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        bits = vector_bits(frozenset(target.features))
-        self.abi = ArgumentABI(pointers="address", lanes=bits // 32)
+        self._bits = vector_bits(frozenset(target.features))
+        self.abi = ArgumentABI(pointers="address", lanes=self._bits // 32)
+
+    @functools.cached_property
+    def llvm(self) -> LlvmTarget:
+        """What the writer of LLVM's text needs to know of the host."""
+        from qd_core.codegen.llvm import LlvmTarget
+        from qd_core.codegen.llvm.host import HostForm
+        from qd_core.cpu.arena_ir import WORKER, arena_alloc_ir
+        from qd_core.cpu.pool_ir import CONTEXT
+
         form = HostForm(CONTEXT, WORKER, arena_alloc_ir())
-        self.llvm = LlvmTarget("", "", form, vector_bits=bits, attributes=_ATTRIBUTES)
+        return LlvmTarget("", "", form, vector_bits=self._bits, attributes=_ATTRIBUTES)
 
     def identity(self) -> str:
         """Versions, host and features: what decides an object's bytes besides the program and the options."""
@@ -65,6 +76,8 @@ class CpuCompiler(Compiler):
         InvalidIRError
             The program was not legalised.
         """
+        from qd_core.codegen.llvm import emit_module
+
         begin = time.perf_counter()
         text = emit_module(program, self.llvm, options)
         middle = time.perf_counter()

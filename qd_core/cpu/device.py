@@ -6,6 +6,7 @@ Device memory is host memory and device addresses are host addresses, but only t
 from __future__ import annotations
 
 import ctypes
+import functools
 import weakref
 from typing import Any
 
@@ -25,7 +26,7 @@ from qd_core.backend.contract import (
     Stream,
 )
 from qd_core.codegen.jit import process_jit
-from qd_core.codegen.llvm.host import KERNEL
+from qd_core.codegen.llvm.types import KERNEL
 from qd_core.cpu.compiler import FORMAT
 from qd_core.cpu.pool import Pool, default_threads, process_pool
 from qd_core.errors import ClosedError, DeviceFault, LaunchError
@@ -107,10 +108,16 @@ class CpuDevice(Device):
 
     def __init__(self, info: DeviceInfo, threads: int = 0) -> None:
         self.info, self.capabilities = info, info.target.capabilities
-        self.pool = process_pool()
-        self.pool.set_threads(threads or default_threads())
+        self._threads = threads or default_threads()
         self.default_stream = CpuStream(self)
         self.closed = False
+
+    @functools.cached_property
+    def pool(self) -> Pool:
+        """The worker pool; made with the first code that is loaded, because it is machine code too."""
+        pool = process_pool()
+        pool.set_threads(self._threads)
+        return pool
 
     def check_open(self) -> None:
         """Raise `ClosedError` after `close`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import platform
 
 from qd_core import dtypes as dt
 from qd_core.backend.capabilities import CapabilitySet, atomics, types
@@ -28,6 +29,9 @@ _WIDTHS = (("avx512f", 512), ("avx", 256), ("sse2", 128), ("neon", 128), ("vsx",
 
 
 _HALF = frozenset({"f16c", "fullfp16", "neon"})
+"""Features that bring conversions between f16 and f32."""
+
+_KNOWN = _HALF | {name for name, _ in _WIDTHS}
 
 
 def vector_bits(features: frozenset[str]) -> int:
@@ -37,11 +41,10 @@ def vector_bits(features: frozenset[str]) -> int:
 
 @functools.cache
 def host_target() -> Target:
-    """Return the host as a target: its features are what LLVM finds."""
-    from qd_core.codegen.jit import host_features, host_triple
+    """Return the host as a target."""
     from qd_core.cpu.pool import default_threads
 
-    features = host_features()
+    features = _features()
     bits = vector_bits(features)
     # Without conversions in hardware, f16 needs runtime functions that a process need not have.
     without = frozenset() if _HALF & features else frozenset({dt.f16})
@@ -53,4 +56,30 @@ def host_target() -> Target:
         features=_FEATURES,
         limits={"lanes": bits // 32, "workers": default_threads()},
     )
-    return Target(f"{host_triple().partition('-')[0]}-{bits}", capabilities, tuple(sorted(features)))
+    return Target(f"{_architecture()}-{bits}", capabilities, tuple(sorted(features)))
+
+
+def _architecture() -> str:
+    machine = platform.machine().lower()
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+
+
+def _features() -> frozenset[str]:
+    """Those features of the processor that change what is claimed here; the compiler's identity has all of them."""
+    return (_listed_features() or _llvm_features()) & _KNOWN
+
+
+def _listed_features() -> frozenset[str]:
+    """Features of an x86 processor as the operating system lists them, without loading LLVM; empty where it does not."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            line = next((line for line in file if line.startswith("flags")), "")
+    except OSError:
+        return frozenset()
+    return frozenset(line.partition(":")[2].split())
+
+
+def _llvm_features() -> frozenset[str]:
+    from qd_core.codegen.jit import host_features
+
+    return host_features()

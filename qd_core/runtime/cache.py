@@ -7,11 +7,9 @@ capabilities, contract and core versions. An entry carries the digest of its con
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 import pickle
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +55,7 @@ def artifact_key(program: Program, options: CompileOptions, compiler: Compiler) 
         str(CONTRACT_VERSION),
         core_version(),
     )
-    digest = hashlib.sha256()
+    digest = _sha256()
     for part in parts:
         encoded = part.encode()
         digest.update(len(encoded).to_bytes(8, "little"))
@@ -98,6 +96,8 @@ class ArtifactCache:
     def store(self, key: str, artifact: Artifact) -> None:
         """Write an entry: to a temporary file that takes the entry's name once it is complete."""
         with contextlib.suppress(OSError):
+            import tempfile
+
             self.folder.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=self.folder, suffix=".tmp")
             try:
@@ -135,17 +135,23 @@ class ArtifactCache:
         return self.folder / f"{key}{_SUFFIX}"
 
 
+def _sha256(data: bytes = b"") -> Any:
+    import hashlib
+
+    return hashlib.sha256(data)
+
+
 def encode(artifact: Artifact) -> bytes:
     """Return the bytes of an entry."""
     payload = pickle.dumps(artifact, protocol=5)
-    return _MAGIC + hashlib.sha256(payload).digest() + payload
+    return _MAGIC + _sha256(payload).digest() + payload
 
 
 def decode(data: bytes) -> Artifact | None:
     """Return the artifact of an entry's bytes; None when they are not a sound entry."""
     head = len(_MAGIC) + 32
     payload = data[head:]
-    if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(payload).digest() != data[len(_MAGIC) : head]:
+    if data[: len(_MAGIC)] != _MAGIC or _sha256(payload).digest() != data[len(_MAGIC) : head]:
         return None
     try:
         artifact = _Unpickler(io.BytesIO(payload)).load()

@@ -17,14 +17,11 @@ from qd_core.codegen.llvm.cost import count_nodes, has_loop, region_cycles
 from qd_core.codegen.llvm.emitter import Emitter, Lane
 from qd_core.codegen.llvm.module import ModuleWriter, uses_scratch
 from qd_core.codegen.llvm.target import TaskForm
-from qd_core.codegen.llvm.types import LLVM
+from qd_core.codegen.llvm.types import KERNEL, LLVM
 from qd_core.ir.nodes import Region
 from qd_core.ir.program import DeviceWord, Extent, Fixed, Program, Task
 
 __all__ = ["KERNEL", "HostForm", "min_chunk"]
-
-KERNEL = "qd_kernel"
-"""Symbol of the function that runs all tasks."""
 
 TWO_BODIES = 64
 """Nodes up to which a body without loops is written twice, without and with a mask for the rest of a row. Others run

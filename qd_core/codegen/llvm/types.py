@@ -1,4 +1,4 @@
-"""LLVM's names for scalar types, and literals."""
+"""LLVM's names for scalar types, literals, and the symbol that every host object has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 from qd_core import dtypes as dt
 from qd_core.dtypes import DType
 
-__all__ = ["LLVM", "MEMORY", "SUFFIX", "literal"]
+__all__ = ["KERNEL", "LLVM", "MEMORY", "SUFFIX", "literal"]
+
+KERNEL = "qd_kernel"
+"""Symbol of the function that runs all tasks of a kernel, where the host calls it."""
 
 LLVM: dict[DType, str] = {d: f"i{d.bits}" for d in dt.ALL if not d.is_real} | {
     dt.f16: "half",
