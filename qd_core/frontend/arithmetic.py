@@ -15,7 +15,7 @@ from typing import Any
 from qd_core import dtypes as dt
 from qd_core.dtypes import PROMOTION, DType
 from qd_core.frontend.context import Lowering
-from qd_core.frontend.values import ArrayRef, MatrixValue, describe, is_number
+from qd_core.frontend.values import ArrayRef, MatrixValue, describe, is_constant_matrix, is_number
 from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Value
 
@@ -88,20 +88,20 @@ def to_runtime(ctx: Lowering, x: Any, node: ast.AST | None = None) -> Value | Ma
         return x
     if isinstance(x, (list, tuple)):
         return as_matrix(ctx, x, node)
-    return as_matrix(ctx, x, node) if hasattr(x, "__qd_matrix__") else as_scalar(ctx, x, node)
+    return as_matrix(ctx, x, node) if is_constant_matrix(x) else as_scalar(ctx, x, node)
 
 
 def as_matrix(ctx: Lowering, x: Any, node: ast.AST | None = None, dtype: DType | None = None) -> MatrixValue:
     """Return a vector or matrix from a list of scalars, of lists, or of vectors (its rows)."""
     if isinstance(x, MatrixValue):
         return x if dtype is None else x.map(lambda v: ctx.builder.cast(v, dtype))
-    if hasattr(x, "__qd_matrix__"):
+    if is_constant_matrix(x):
         x, own = x.__qd_matrix__()
         dtype = dtype or own
     if not isinstance(x, (list, tuple)) or not x:
         ctx.type_error(f"{describe(x)} is no vector or matrix", node)
     rows: list[Any] = list(x)
-    if any(isinstance(r, (list, tuple, MatrixValue)) or hasattr(r, "__qd_matrix__") for r in rows):
+    if any(isinstance(r, (list, tuple, MatrixValue)) or is_constant_matrix(r) for r in rows):
         return _from_rows(ctx, [as_matrix(ctx, r, node, dtype) for r in rows], node, dtype)
     if dtype is not None:
         return MatrixValue((len(rows),), [cast(ctx, r, dtype, node) for r in rows], dtype)
@@ -128,6 +128,8 @@ def promote_all(values: list[Value]) -> DType:
 
 def cast(ctx: Lowering, x: Any, dtype: DType, node: ast.AST | None = None) -> Any:
     """Convert a scalar, or each component of a matrix, to ``dtype``. Literals are converted from their full value."""
+    if is_number(x) and not isinstance(x, (int, float)):
+        x = x.item()
     if isinstance(x, (bool, int)) and dtype.is_integral and dtype is not dt.u1:
         wide = dt.i64.min <= x <= dt.u64.max
         return ctx.builder.const(dtype, x) if wide else _integer(ctx, x, node)
@@ -212,7 +214,7 @@ def _both_known(ctx: Lowering, op: type[ast.operator], a: Any, b: Any, node: ast
             ctx.type_error(f"{describe(x)} is no value", node, hint=f"index it, as in `{x.name}[i]`")
     if isinstance(a, (list, tuple)) or isinstance(b, (list, tuple)):
         return _both_lists(ctx, op, a, b)
-    if hasattr(a, "__qd_matrix__") or hasattr(b, "__qd_matrix__"):
+    if is_constant_matrix(a) or is_constant_matrix(b):
         return False, None
     if op is ast.Pow and _is_int(a) and _is_int(b) and b < 0:
         _negative_exponent(ctx, node)
@@ -228,8 +230,9 @@ def _both_known(ctx: Lowering, op: type[ast.operator], a: Any, b: Any, node: ast
 
 
 def _both_lists(ctx: Lowering, op: type[ast.operator], a: Any, b: Any) -> tuple[bool, Any]:
-    """Concatenation and repetition inside `qd.static`; elsewhere lists are vectors."""
-    if ctx.static_depth and op in (ast.Add, ast.Mult):
+    """Concatenation of lists and repetition, as in Python; in other operations lists are vectors."""
+    both = isinstance(a, (list, tuple)) and isinstance(b, (list, tuple))
+    if (op is ast.Add and both) or (op is ast.Mult and (_is_int(a) or _is_int(b))):
         return True, _PYTHON[op](a, b)
     return False, None
 
@@ -432,7 +435,7 @@ _WORDS: dict[type[ast.cmpop], str] = {ast.Is: "is", ast.IsNot: "is not", ast.In:
 # -- unary ------------------------------------------------------------------------------------------------------------
 def unary(ctx: Lowering, op: type[ast.unaryop], a: Any, node: ast.AST) -> Any:
     """Evaluate ``op a``."""
-    if not isinstance(a, (Value, MatrixValue)) and not isinstance(a, (list, tuple)) and not hasattr(a, "__qd_matrix__"):
+    if not isinstance(a, (Value, MatrixValue)) and not isinstance(a, (list, tuple)) and not is_constant_matrix(a):
         return ctx.compile_time(lambda: _PYTHON[op](a), node, "the operation")
     return elementwise(ctx, lambda x: _UNARY[op](ctx, node, x), (a,), node)
 

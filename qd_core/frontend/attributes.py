@@ -9,7 +9,7 @@ from typing import Any
 from qd_core.frontend.arithmetic import as_matrix
 from qd_core.frontend.arrays import array_shape
 from qd_core.frontend.context import Lowering
-from qd_core.frontend.values import ArrayRef, MatrixValue, StructValue, describe
+from qd_core.frontend.values import ArrayRef, MatrixValue, StructValue, describe, is_constant_matrix
 from qd_core.ir.nodes import Value
 
 __all__ = ["attribute_of", "swizzle_of"]
@@ -45,7 +45,7 @@ def attribute_of(ctx: Lowering, value: Any, name: str, node: ast.AST) -> Any:
         if name == "dtype":
             return value.type
         ctx.type_error(f"a scalar ({describe(value)}) has no attribute {name!r}", node)
-    if hasattr(value, "__qd_matrix__") and swizzle_of(as_matrix(ctx, value, node).shape, name) is not None:
+    if is_constant_matrix(value) and swizzle_of(as_matrix(ctx, value, node).shape, name) is not None:
         return _matrix_attribute(ctx, as_matrix(ctx, value, node), name, node)
     result = ctx.compile_time(lambda: getattr(value, name), node, f"the attribute {name!r} of {describe(value)}")
     return ctx.python_object(result, _path(node))

@@ -10,7 +10,7 @@ from qd_core.dtypes import DType
 from qd_core.frontend.annotations import MatrixType, StructType
 from qd_core.frontend.context import CALLS, Lowering, expression
 from qd_core.frontend.functions import BoundFunc, Func
-from qd_core.frontend.values import ArrayRef, MatrixValue, StructValue, describe, is_runtime
+from qd_core.frontend.values import ArrayRef, MatrixValue, StructValue, describe, is_constant_matrix, is_runtime
 from qd_core.ir.nodes import Value
 
 __all__ = ["is_static_call", "lookup_call", "static"]
@@ -25,8 +25,10 @@ def is_static_call(ctx: Lowering, node: ast.expr) -> bool:
     """Whether an expression is ``qd.static(...)``."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, (ast.Name, ast.Attribute)):
         return False
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
-    return name == "static" and ctx.expr(node.func) is static
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr == "static" and ctx.expr(node.func) is static
+    frame, name = ctx.frames[-1], node.func.id
+    return frame.closure.get(name, ctx.info.globals.get(name)) is static
 
 
 def lookup_call(function: Any) -> Callable[..., Any] | None:
@@ -51,7 +53,7 @@ def _attribute_call(ctx: Lowering, node: ast.Call, func: ast.Attribute) -> Any:
 
     place = place_of(ctx, func.value)
     base = place.get(ctx, func.value)
-    if isinstance(base, (Value, MatrixValue, StructValue, ArrayRef)) or hasattr(base, "__qd_matrix__"):
+    if isinstance(base, (Value, MatrixValue, StructValue, ArrayRef)) or is_constant_matrix(base):
         return call_method(ctx, node, place, base, func.attr)
     if isinstance(base, (list, tuple)):
         ctx.syntax_error(

@@ -10,7 +10,7 @@ from qd_core import dtypes as dt
 from qd_core.errors import QuadrantsIndexError
 from qd_core.frontend.arithmetic import as_matrix, as_scalar, converted, to_runtime
 from qd_core.frontend.context import Lowering
-from qd_core.frontend.values import MatrixValue, describe, is_number, is_runtime, static_int
+from qd_core.frontend.values import MatrixValue, describe, is_constant_matrix, is_number, is_runtime, static_int
 from qd_core.ir.nodes import Value
 
 __all__ = ["Index", "component_get", "component_set", "item_of", "list_index", "matrix_index", "spread"]
@@ -101,7 +101,7 @@ def item_of(ctx: Lowering, value: Any, index: Any, node: ast.AST) -> Any:
         if isinstance(index, slice):
             return value[index]
         return value[list_index(ctx, value, index, node)]
-    if hasattr(value, "__qd_matrix__"):
+    if is_constant_matrix(value):
         return item_of(ctx, as_matrix(ctx, value, node), index, node)
     if isinstance(value, Value) or is_number(value):
         ctx.type_error(f"a scalar ({describe(value)}) cannot be indexed", node)

@@ -12,7 +12,7 @@ from qd_core.errors import QuadrantsIndexError
 from qd_core.frontend.annotations import MatrixType, StructType, as_dtype
 from qd_core.frontend.arithmetic import as_matrix, as_scalar, cast, promote_all, to_runtime
 from qd_core.frontend.context import Lowering
-from qd_core.frontend.values import MatrixValue, StructValue, describe, is_number, static_int
+from qd_core.frontend.values import MatrixValue, StructValue, describe, is_constant_matrix, is_number, static_int
 from qd_core.ir.nodes import Value
 
 __all__ = ["INTRINSIC_CONSTRUCTORS", "construct", "convert_to", "dtype_argument", "filled"]
@@ -120,9 +120,7 @@ _matrix_constructor = _vector
 def _compile_time_list(value: Any) -> Any:
     return (
         value
-        if isinstance(value, (list, tuple, MatrixValue))
-        or hasattr(value, "__qd_matrix__")
-        or not hasattr(value, "tolist")
+        if isinstance(value, (list, tuple, MatrixValue)) or is_constant_matrix(value) or not hasattr(value, "tolist")
         else value.tolist()
     )
 

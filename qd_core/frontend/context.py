@@ -193,10 +193,9 @@ class Lowering:
         module = self.info.globals
         if name in module:
             return self.python_object(module[name], name)
-        value = getattr(builtins, name, MISSING)
-        if value is MISSING:
+        if name not in _BUILTINS:
             self._unknown(node)
-        return value
+        return getattr(builtins, name)
 
     def _checked(self, node: ast.Name, value: Any) -> Any:
         if isinstance(value, Racy):
@@ -212,6 +211,8 @@ class Lowering:
     def _unknown(self, node: ast.Name) -> NoReturn:
         ended = self.scope.ended(node.id)
         why = "it was first assigned inside a block (if, for, while) and is unknown outside of it" if ended else ""
+        if hasattr(builtins, node.id):
+            why = "this builtin function is not part of the kernel language"
         hint = f"assign {node.id!r} before the block" if ended else "assign it first, or define it at module level"
         self.error(QuadrantsNameError, f"Name {node.id!r} is not defined", node, why=why, hint=hint)
 
@@ -324,6 +325,12 @@ class Lowering:
         builder.yield_(*values)
         builder.region = outer
 
+
+_BUILTINS = frozenset(
+    """abs all any bool dict divmod enumerate float frozenset getattr hasattr int isinstance issubclass len list max min pow print range
+    reversed round set sorted str sum tuple type zip""".split()
+)
+"""Builtin functions that kernels can name; those without a meaning in kernels are called while compiling."""
 
 _REMEDIES = {
     "Try": "check conditions with `if`",

@@ -18,6 +18,7 @@ from qd_core.frontend.values import (
     StructValue,
     describe,
     flatten,
+    is_constant_matrix,
     is_number,
     is_runtime,
     rebuild,
@@ -208,7 +209,7 @@ def _ifexp(ctx: Lowering, node: ast.IfExp) -> Any:
 
 def _known_truth(test: Any) -> bool:
     """Whether a condition is known at compile time."""
-    return not is_runtime(test) and not hasattr(test, "__qd_matrix__")
+    return not is_runtime(test) and not is_constant_matrix(test)
 
 
 def _chosen(ctx: Lowering, value: Any, node: ast.expr) -> Any:

@@ -6,42 +6,69 @@ import ast
 from typing import Any
 
 from qd_core.dtypes import DType
+from qd_core.frontend.analysis import root_name
 from qd_core.frontend.annotations import NdarrayType, Template
 from qd_core.frontend.arithmetic import converted
 from qd_core.frontend.constructors import convert_to
 from qd_core.frontend.context import Frame, Lowering
 from qd_core.frontend.functions import BoundFunc, Func
-from qd_core.frontend.places import materialize
+from qd_core.frontend.places import Place, materialize, place_of
 from qd_core.frontend.scope import Scope
 from qd_core.frontend.signature import EMPTY, KernelInfo, Parameter, annotated_type, return_types
 from qd_core.frontend.statements import block
 from qd_core.frontend.values import ArrayRef, MatrixValue, StructValue, describe
 from qd_core.ir.nodes import Value
 
-__all__ = ["bind_arguments", "inline"]
+__all__ = ["bind_arguments", "inline", "inline_method"]
 
 _DEPTH_LIMIT = 64
 
 
 def inline(ctx: Lowering, node: ast.Call, function: Func | BoundFunc, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Lower the body of ``function`` here and return what it returns (None without a `return`)."""
+    references = _references(ctx, node, function, len(args))
     if isinstance(function, BoundFunc):
         function, args = function.func, [function.instance, *args]
+    return _inline(ctx, node, function, args, kwargs, references)
+
+
+def inline_method(
+    ctx: Lowering, node: ast.Call, function: Func, place: Place, base: Any, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    """Inline a method of a struct value; ``self`` is passed by reference."""
+    references = _references(ctx, node, BoundFunc(function, base), len(args))
+    references[function.info.parameters[0].name] = place
+    return _inline(ctx, node, function, [base, *args], kwargs, references)
+
+
+def _references(ctx: Lowering, node: ast.Call, function: Func | BoundFunc, count: int) -> dict[str, Place]:
+    """Places of the arguments of template parameters, which are passed by reference."""
+    bound = isinstance(function, BoundFunc)
+    parameters = (function.func if isinstance(function, BoundFunc) else function).info.parameters
+    if not any(is_template(p.annotation) for p in parameters) or count != len(node.args):
+        return {}
+    given: dict[str, ast.expr] = {k.arg: k.value for k in node.keywords if k.arg is not None}
+    given |= {p.name: a for p, a in zip(parameters[bound:], node.args, strict=False)}
+    wanted = {p.name for p in parameters if is_template(p.annotation)}
+    return {n: place_of(ctx, a) for n, a in given.items() if n in wanted and root_name(a) is not None}
+
+
+def _inline(
+    ctx: Lowering, node: ast.Call, function: Func, args: list[Any], kwargs: dict[str, Any], references: dict[str, Place]
+) -> Any:
     info = function.info
     bound = bind_arguments(ctx, node, info, args, kwargs)
-    frame = Frame(
-        info,
-        Scope(),
-        info.closure(),
-        ctx.info.span_of(node),
-        key=_key(function, bound),
-        runtime_depth=ctx.runtime_depth,
-    )
+    key = _key(function, bound)
+    frame = Frame(info, Scope(), info.closure(), ctx.info.span_of(node), key=key, runtime_depth=ctx.runtime_depth)
     _check_recursion(ctx, node, function, frame)
     for parameter in info.parameters:
         frame.scope.declare(parameter.name, _by_value(ctx, node, parameter, bound[parameter.name]))
+    before = {name: frame.scope.names[name] for name in references}
     _run(ctx, frame)
     ctx.at(node)
+    for name, place in references.items():
+        if frame.scope.names[name] is not before[name]:
+            place.set(ctx, frame.scope.names[name], node)
     return _result(ctx, node, frame)
 
 

@@ -24,7 +24,7 @@ from qd_core.frontend.arithmetic import (
 )
 from qd_core.frontend.constructors import INTRINSIC_CONSTRUCTORS, dtype_argument
 from qd_core.frontend.context import CALLS, Lowering
-from qd_core.frontend.values import (
+from qd_core.frontend.values import is_constant_matrix, (
     MatrixValue,
     is_number,
     is_runtime,
@@ -242,7 +242,7 @@ def _bit_cast(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, A
 def _python_type(python: type, default: Callable[[Lowering], DType]) -> Rule:
     def rule(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
         exactly(ctx, node, python.__name__, args, kwargs, 1)
-        if not is_runtime(args[0]) and not hasattr(args[0], "__qd_matrix__"):
+        if not is_runtime(args[0]) and not is_constant_matrix(args[0]):
             return ctx.compile_time(lambda: python(args[0]), node, f"{python.__name__}(...)")
         return cast(ctx, args[0], default(ctx), node)
 

@@ -6,8 +6,10 @@ import ast
 import inspect
 from typing import Any
 
+from qd_core.frontend.annotations import StructType
 from qd_core.frontend.arithmetic import as_matrix
 from qd_core.frontend.context import Lowering
+from qd_core.frontend.functions import Func
 from qd_core.frontend.matrices import METHODS
 from qd_core.frontend.values import ArrayRef, MatrixValue, StructValue, describe
 from qd_core.ir.nodes import Value
@@ -48,12 +50,20 @@ def _hint(base: Any, name: str) -> str:
     return "methods are those of vectors, matrices and structs"
 
 
+def _method_of(kind: Any, name: str) -> Func | None:
+    """Method of a `StructType`, or of the Python class that a struct argument is an instance of."""
+    if isinstance(kind, StructType):
+        return kind.methods.get(name)
+    found = getattr(kind, name, None)
+    return found if isinstance(found, Func) else None
+
+
 def _struct_method(ctx: Lowering, node: ast.Call, place: Any, base: StructValue, name: str) -> Any:
     """Inline a method of a struct; what it changes in ``self`` is stored back."""
     from qd_core.frontend.calls import arguments
     from qd_core.frontend.inline import inline_method
 
-    function = base.type.methods.get(name) if base.type is not None else None
+    function = _method_of(base.type, name)
     if function is None:
         ctx.type_error(f"{describe(base)} has no method {name!r}", node)
     args, kwargs = arguments(ctx, node)

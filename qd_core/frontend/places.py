@@ -18,7 +18,15 @@ from qd_core.frontend.components import component_get, component_set, item_of, l
 from qd_core.frontend.context import Lowering, Racy
 from qd_core.frontend.reductions import Accumulator
 from qd_core.frontend.scope import MISSING
-from qd_core.frontend.values import ArrayRef, MatrixValue, StructValue, describe, is_number, is_runtime
+from qd_core.frontend.values import (
+    ArrayRef,
+    MatrixValue,
+    StructValue,
+    describe,
+    is_constant_matrix,
+    is_number,
+    is_runtime,
+)
 from qd_core.ir.nodes import Value
 
 __all__ = [
@@ -244,7 +252,7 @@ def materialize(ctx: Lowering, value: Any, node: ast.AST) -> Any:
     if isinstance(value, (list, tuple)):
         items = [materialize(ctx, v, node) for v in value]
         return items if isinstance(value, list) else tuple(items)
-    if hasattr(value, "__qd_matrix__"):
+    if is_constant_matrix(value):
         return as_matrix(ctx, value, node)
     return as_scalar(ctx, value, node) if is_number(value) else value
 
@@ -272,7 +280,7 @@ def convert_like(ctx: Lowering, current: Any, value: Any, node: ast.AST) -> Any:
 def _convert_scalar(ctx: Lowering, current: Value, value: Any, node: ast.AST) -> Value:
     if isinstance(value, Value):
         return ctx.builder.cast(value, current.type)
-    if isinstance(value, (MatrixValue, list, tuple, StructValue)) or hasattr(value, "__qd_matrix__"):
+    if isinstance(value, (MatrixValue, list, tuple, StructValue)) or is_constant_matrix(value):
         ctx.type_error(
             f"cannot assign {describe(value)} to a variable of type {current.type.name}",
             node,
@@ -340,7 +348,7 @@ def _assign_name(ctx: Lowering, target: ast.Name, value: Any, static: bool) -> N
 
 
 def _assign_tuple(ctx: Lowering, target: ast.Tuple | ast.List, value: Any, node: ast.AST, static: bool) -> None:
-    if hasattr(value, "__qd_matrix__"):
+    if is_constant_matrix(value):
         value = as_matrix(ctx, value, node)
     if isinstance(value, MatrixValue):
         value = tuple(value.items) if len(value.shape) == 1 else tuple(value.row(i) for i in range(value.shape[0]))

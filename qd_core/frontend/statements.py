@@ -126,8 +126,18 @@ def _if(ctx: Lowering, node: ast.If) -> None:
             f"a condition must be a scalar, got {describe(test)}", node.test, hint="reduce it with .any() or .all()"
         )
     if not is_runtime(test):
-        test = bool(test)
+        _known_branch(ctx, node.body if test else node.orelse)
+        return
     conditional(ctx, as_condition(ctx, test, node.test), node.body, node.orelse, node)
+
+
+def _known_branch(ctx: Lowering, body: Sequence[ast.stmt]) -> None:
+    """The branch of a condition without run-time values: a block of its own, like any other `if`, without region."""
+    ctx.scope.push()
+    with ctx.runtime_block():
+        block(ctx, body)
+    for name, value in ctx.scope.pop().items():
+        ctx.scope.update(name, value)
 
 
 # -- assignment -------------------------------------------------------------------------------------------------------

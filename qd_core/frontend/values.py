@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from qd_core.dtypes import DType
-from qd_core.frontend.annotations import MatrixType, StructType
+from qd_core.frontend.annotations import MatrixType
 from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Param, Value
 
@@ -29,6 +29,7 @@ __all__ = [
     "StructValue",
     "describe",
     "flatten",
+    "is_constant_matrix",
     "is_number",
     "is_runtime",
     "rebuild",
@@ -75,7 +76,7 @@ class StructValue:
 
     __slots__ = ("members", "type")
 
-    def __init__(self, members: dict[str, Any], type: StructType | None = None) -> None:
+    def __init__(self, members: dict[str, Any], type: Any = None) -> None:
         self.members, self.type = members, type
 
     def replace(self, name: str, value: Any) -> StructValue:
@@ -215,6 +216,11 @@ def is_number(x: Any) -> bool:
     return isinstance(x, (int, float)) or (
         hasattr(x, "dtype") and getattr(x, "shape", None) == () and hasattr(x, "item")
     )
+
+
+def is_constant_matrix(x: Any) -> bool:
+    """Whether ``x`` is a vector or matrix of Python scope."""
+    return hasattr(x, "__qd_matrix__") and not isinstance(x, type)
 
 
 def is_runtime(x: Any) -> bool:

@@ -481,3 +481,88 @@ def test_source_of_multi_line_headers_and_strings() -> None:
         return odd_layout(a)
 
     assert run(k, 2).result == 3
+
+
+# -- by reference -------------------------------------------------------------------------------------------------------
+@qd.func
+def swap(a: qd.template(), b: qd.template()):
+    t = a
+    a = b
+    b = t
+
+
+def test_template_arguments_are_passed_by_reference() -> None:
+    def k(x: X) -> qd.f32:
+        p, q = 1.0, 2.0
+        swap(p, q)
+        v = qd.Vector([3.0, 4.0])
+        swap(v.x, v.y)
+        swap(b=x[0], a=x[1])
+        return p * 1000 + q * 100 + v.x * 10 + v.y
+
+    x = np.array([5, 6], np.float32)
+    assert run(k, x).result == 2143
+    assert x.tolist() == [6, 5]
+
+
+def test_references_changed_in_a_loop_are_carried() -> None:
+    @qd.func
+    def step(a: qd.template(), n):
+        a = a * 2 + n
+
+    def k(n: qd.i32) -> qd.i32:
+        s = 1
+        qd.loop_config(serialize=True)
+        for i in range(n):
+            step(s, i)
+        return s
+
+    assert run(k, 3).result == 12
+
+
+def test_methods_of_structs_change_self() -> None:
+    @qd.func
+    def advance(self, dt):
+        self.x += self.v * dt
+        return self.x
+
+    particle = qd.types.struct(x=qd.f32, v=qd.f32, __struct_methods={"advance": advance})
+
+    def k(n: qd.i32) -> qd.f32:
+        p = particle(x=1, v=2)
+        last = 0.0
+        for _ in range(n):
+            last = p.advance(0.5)
+        return p.x * 100 + last
+
+    def serial(n: qd.i32) -> qd.f32:
+        p = particle(x=1, v=2)
+        last = 0.0
+        qd.loop_config(serialize=True)
+        for _ in range(n):
+            last = p.advance(0.5)
+        return p.x * 100 + last
+
+    assert run(serial, 3).result == 404
+    assert "is read after a parallel loop" in str(refuse(k, 3))
+
+
+def test_branches_that_are_known_are_not_both_lowered() -> None:
+    nothing = None
+
+    def k(x: qd.f32) -> qd.f32:
+        y = x
+        if nothing is not None:
+            y = nothing.scale * x
+        else:
+            y += 1
+        return y
+
+    assert run(k, 2.0).result == 3
+
+
+def test_builtins_outside_the_language_are_unknown() -> None:
+    def k():
+        open("f")
+
+    assert "this builtin function is not part of the kernel language" in str(refuse(k))

@@ -343,3 +343,32 @@ def test_a_field_outside_the_kernel_becomes_a_parameter() -> None:
     run(k)
     assert shifted.data.tolist() == [-2, -1, 0, 1]
     assert turned.data.tolist() == [[0, 10, 20], [1, 11, 21]]
+
+
+def test_named_constructors() -> None:
+    def k() -> (vec3, mat2, mat3, mat2):
+        a = qd.Vector.zero(qd.f32, 3) + qd.Vector.unit(3, 1) + qd.Vector.one(qd.f32, 3)
+        return a, qd.Matrix.identity(qd.f32, 2), qd.Matrix.diag(3, 2.0), qd.Matrix.zero(qd.f32, 2, 2)
+
+    a, b, c, d = run(k).result
+    assert a.tolist() == [1, 2, 1]
+    assert b.tolist() == [[1, 0], [0, 1]]
+    assert c.tolist() == [[2, 0, 0], [0, 2, 0], [0, 0, 2]]
+    assert d.tolist() == [[0, 0], [0, 0]]
+
+
+def test_lists_are_concatenated_and_repeated_as_in_python() -> None:
+    def k(n: int) -> int:
+        w = [n] * 3 + [5]
+        return len(w) * 100 + w[3] + w[2]
+
+    assert run(k, 2).result == 407
+
+
+def test_numbers_of_numpy() -> None:
+    big, flag = np.int64(2**40), np.bool_(True)
+
+    def k() -> qd.i64:
+        return qd.i64(big) if flag else qd.i64(0)
+
+    assert run(k).result == 2**40
