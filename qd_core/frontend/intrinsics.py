@@ -24,8 +24,9 @@ from qd_core.frontend.arithmetic import (
 )
 from qd_core.frontend.constructors import INTRINSIC_CONSTRUCTORS, dtype_argument
 from qd_core.frontend.context import CALLS, Lowering
-from qd_core.frontend.values import is_constant_matrix, (
+from qd_core.frontend.values import (
     MatrixValue,
+    is_constant_matrix,
     is_number,
     is_runtime,
     rebuild,
