@@ -13,9 +13,10 @@ from qd_core import dtypes as dt
 from qd_core.api.arch import Arch
 from qd_core.backend.contract import Backend, DeviceInfo
 from qd_core.backend.registry import ignored_options, registry
+from qd_core.codegen.jit import process_jit
 from qd_core.dtypes import DType
 from qd_core.errors import BackendLoadError, BackendUnavailableError, LaunchError, OptionError, QuadrantsRuntimeError
-from qd_core.runtime.cache import ArtifactCache, default_folder
+from qd_core.runtime.cache import ArtifactCache, ObjectCache, default_folder
 from qd_core.runtime.context import Options, Runtime, active, current, set_active
 from qd_core.runtime.log import Log
 
@@ -82,6 +83,7 @@ def open_runtime(backend: Backend, options: Options, device_index: int = 0) -> R
     if options.offline_cache:
         folder = Path(options.offline_cache_file_path) if options.offline_cache_file_path else default_folder()
         runtime.cache = ArtifactCache(folder, options.offline_cache_max_size_of_files)
+    process_jit().store = ObjectCache(runtime.cache) if runtime.cache is not None else None
     return runtime
 
 

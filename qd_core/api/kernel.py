@@ -76,7 +76,10 @@ class Kernel:
         return self.launch(*args, **kwargs)
 
     def launch(self, *args: Any, **kwargs: Any) -> Any:
-        """Launch through the Python packer; a native plan for such arguments is installed afterwards."""
+        """Launch through the Python packer; the second launch with such arguments installs a native plan for those to come.
+
+        The first does not: most kernels of a program's start are launched once, and the native entry has to be loaded.
+        """
         runtime = current()
         if self.mode == PRIMAL:
             if runtime.recorder is not None:
@@ -87,7 +90,7 @@ class Kernel:
         result = executable.launch(bound.scalars, bound.sources)
         if runtime.tangents or runtime.recorder is not None:
             return result
-        if not kwargs and executable.plan is None and not executable.disjoint and len(args) == len(self.info.parameters):
+        if not kwargs and executable.plan is None and executable.launches > 1 and not executable.disjoint and len(args) == len(self.info.parameters):
             self._install(executable, args, bound)
         return result
 

@@ -20,7 +20,7 @@ from qd_core.ir.print import print_program
 if TYPE_CHECKING:
     from qd_core.ir.program import Program
 
-__all__ = ["ArtifactCache", "artifact_key", "default_folder"]
+__all__ = ["ArtifactCache", "ObjectCache", "artifact_key", "default_folder"]
 
 _MAGIC = b"qdcache1"
 _SUFFIX = ".qdc"
@@ -82,19 +82,28 @@ class ArtifactCache:
 
     def load(self, key: str) -> Artifact | None:
         """Return the artifact called ``key``; None when there is no sound entry."""
+        artifact = self.read(key)
+        return artifact if isinstance(artifact, Artifact) else None
+
+    def store(self, key: str, artifact: Artifact) -> None:
+        """Write an entry: to a temporary file that takes the entry's name once it is complete."""
+        self.write(key, artifact)
+
+    def read(self, key: str) -> Any:
+        """Return what an entry holds, an artifact or bytes; None when there is no sound entry."""
         path = self._path(key)
         try:
             data = path.read_bytes()
         except OSError:
             return None
-        artifact = decode(data)
-        if artifact is not None:
+        value = decode(data)
+        if value is not None:
             with contextlib.suppress(OSError):
                 os.utime(path)
-        return artifact
+        return value
 
-    def store(self, key: str, artifact: Artifact) -> None:
-        """Write an entry: to a temporary file that takes the entry's name once it is complete."""
+    def write(self, key: str, value: Artifact | bytes) -> None:
+        """Write an entry; nothing happens where the file system refuses."""
         with contextlib.suppress(OSError):
             import tempfile
 
@@ -102,7 +111,7 @@ class ArtifactCache:
             handle, temporary = tempfile.mkstemp(dir=self.folder, suffix=".tmp")
             try:
                 with os.fdopen(handle, "wb") as file:
-                    file.write(encode(artifact))
+                    file.write(encode(value))
                 os.replace(temporary, self._path(key))
             except BaseException:
                 with contextlib.suppress(OSError):
@@ -141,23 +150,45 @@ def _sha256(data: bytes = b"") -> Any:
     return hashlib.sha256(data)
 
 
-def encode(artifact: Artifact) -> bytes:
+class ObjectCache:
+    """Machine code that is no kernel's: the worker pool and the native launch entry.
+
+    Parameters
+    ----------
+    entries : ArtifactCache
+        Where it is kept.
+    """
+
+    def __init__(self, entries: ArtifactCache) -> None:
+        self._entries = entries
+
+    def get(self, key: str) -> bytes | None:
+        """Return what was put under ``key``, or None."""
+        code = self._entries.read(f"object-{key}")
+        return code if isinstance(code, bytes) else None
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep ``data`` under ``key``."""
+        self._entries.write(f"object-{key}", data)
+
+
+def encode(value: Artifact | bytes) -> bytes:
     """Return the bytes of an entry."""
-    payload = pickle.dumps(artifact, protocol=5)
+    payload = pickle.dumps(value, protocol=5)
     return _MAGIC + _sha256(payload).digest() + payload
 
 
-def decode(data: bytes) -> Artifact | None:
-    """Return the artifact of an entry's bytes; None when they are not a sound entry."""
+def decode(data: bytes) -> Artifact | bytes | None:
+    """Return what an entry's bytes hold; None when they are not a sound entry."""
     head = len(_MAGIC) + 32
     payload = data[head:]
     if data[: len(_MAGIC)] != _MAGIC or _sha256(payload).digest() != data[len(_MAGIC) : head]:
         return None
     try:
-        artifact = _Unpickler(io.BytesIO(payload)).load()
+        value = _Unpickler(io.BytesIO(payload)).load()
     except Exception:
         return None
-    return artifact if isinstance(artifact, Artifact) else None
+    return value if isinstance(value, (Artifact, bytes)) else None
 
 
 class _Unpickler(pickle.Unpickler):

@@ -48,6 +48,8 @@ class Executable:
     alternative : callable or None
         Gives the executable to use when some of them do share memory.
     plan : InstalledPlan, False or None
+    launches : int
+        Launches that went through `launch`.
         The native entry's plan for such launches; False when it can have none, None when that was not tried.
     """
 
@@ -64,6 +66,7 @@ class Executable:
     disjoint: tuple[tuple[str, str], ...] = ()
     alternative: Callable[[], Executable] | None = None
     plan: Any = None
+    launches: int = 0
 
     @staticmethod
     def build(runtime: Runtime, program: Program, options: CompileOptions, returns: Results | None = None, span: Span | None = None) -> Executable:
@@ -123,6 +126,7 @@ class Executable:
             return self._other(shared).launch(scalars, sources)
         with self.lock, self.plan.exclusive() if self.plan else nullcontext():
             staging = _Staging(self.runtime)
+        self.launches += 1
             try:
                 views = [self._view(leaf, sources, staging) for leaf in self.table.arrays]
                 views = staging.copy_in(views)
