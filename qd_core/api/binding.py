@@ -24,12 +24,17 @@ __all__ = ["Bound", "bind_argument", "bind_call"]
 
 @dataclass(slots=True)
 class Bound:
-    """Leaf values of one call, by path. ``create`` asks frameworks for gradient storage that does not exist yet."""
+    """Leaf values of one call, by path.
+
+    ``create`` asks frameworks for gradient storage that does not exist yet; ``differentiable`` are the arrays that have such storage
+    or can be given it.
+    """
 
     options: Options
     create: bool = False
     scalars: dict[str, Any] = field(default_factory=dict[str, Any])
     sources: dict[str, ArraySource] = field(default_factory=dict[str, ArraySource])
+    differentiable: set[str] = field(default_factory=set[str])
 
     def add_array(self, path: str, source: ArraySource) -> bool:
         """File an array with its gradient and dual, where it has them; return whether it has a gradient."""
@@ -37,6 +42,8 @@ class Bound:
         gradient = source.gradient(create=self.create)
         if gradient is not None:
             self.sources[f"{path}.grad"] = gradient
+        if gradient is not None or source.differentiable:
+            self.differentiable.add(path)
         dual = source.dual()
         if dual is not None:
             self.sources[f"{path}.dual"] = dual

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Kernel", "kernel"]
 
 PRIMAL, REVERSE, FORWARD = "primal", "reverse", "forward"
-GRAD, DUAL = ".grad", ".dual"
+DUAL = ".dual"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,9 @@ class Kernel:
         """Launch under a tape; the derivative is built now, so that what cannot be differentiated is refused here."""
         executable, bound = self._prepare(args, kwargs)
         call = Call(executable, bound.scalars, bound.sources)
-        if not any(path.endswith(GRAD) for path in bound.sources):
+        if not bound.differentiable:
             return recorder.launch(call, None, lambda: None)
-        reverse_executable, reverse_bound = self.grad._prepare(args, kwargs)
+        reverse_executable, reverse_bound = self.grad._prepare(args, kwargs, create=False)
         derivative = Call(reverse_executable, reverse_bound.scalars, reverse_bound.sources)
         return recorder.launch(call, derivative, lambda: self.grad.launch(*args, **kwargs))
 
@@ -132,10 +132,10 @@ class Kernel:
         runtime.launchers.add(self._native)
         return self._native
 
-    def _prepare(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Executable, Bound]:
-        """Bind a call; compile when its argument types are new."""
+    def _prepare(self, args: Sequence[Any], kwargs: dict[str, Any], *, create: bool = True) -> tuple[Executable, Bound]:
+        """Bind a call; compile when its argument types are new. ``create`` lets a derivative allocate missing gradients."""
         runtime = current()
-        bound = Bound(runtime.options, create=self.mode == REVERSE)
+        bound = Bound(runtime.options, create=create and self.mode == REVERSE)
         values = bind_call(self.info, args, kwargs)
         types = tuple(bind_argument(bound, p.name, p.annotation, v) for p, v in zip(self.info.parameters, values, strict=True))
         active = self._active(bound)
@@ -154,8 +154,9 @@ class Kernel:
         """Paths of arrays that the derivative is taken with respect to: those that come with a place for it."""
         if self.mode == PRIMAL:
             return frozenset()
-        suffix = GRAD if self.mode == REVERSE else DUAL
-        return frozenset(path.removesuffix(suffix) for path in bound.sources if path.endswith(suffix))
+        if self.mode == REVERSE:
+            return frozenset(bound.differentiable)
+        return frozenset(path.removesuffix(DUAL) for path in bound.sources if path.endswith(DUAL))
 
     def _build(self, runtime: Runtime, types: tuple[ArgType, ...], active: frozenset[str]) -> Executable:
         primal = lower(self.info, types, lower_options(runtime.options))

@@ -35,6 +35,11 @@ class ArraySource(Protocol):
     dtype: DType
     shape: tuple[int, ...]
 
+    @property
+    def differentiable(self) -> bool:
+        """Whether there is, or the framework can make, a place for its gradient."""
+        ...
+
     def view(self, runtime: Runtime) -> ArrayView | None:
         """Memory on the device of ``runtime`` and its layout; None when it must be staged."""
         ...
@@ -76,6 +81,10 @@ class NdarraySource:
     def __init__(self, array: Ndarray) -> None:
         self.array, self.dtype = array, array.dtype
         self.shape = array.shape + array.element_shape
+
+    @property
+    def differentiable(self) -> bool:
+        return self.array.grad is not None
 
     def view(self, runtime: Runtime) -> ArrayView | None:
         return self.array.view_on(runtime)
@@ -120,6 +129,10 @@ class HostSource:
             raise ArgumentValueError(f"arrays of {array.dtype} are not supported", hint="convert it to a native integer or real type")
         self.array, self.dtype, self.shape, self.grad, self.owner = array, dtype, array.shape, grad, owner
         self._copy: np.ndarray[Any, Any] | None = None
+
+    @property
+    def differentiable(self) -> bool:
+        return self.grad is not None or (_is_torch(self.owner) and bool(getattr(self.owner, "requires_grad", False)))
 
     def view(self, runtime: Runtime) -> ArrayView | None:
         if not (self.array.flags.c_contiguous and self.array.flags.aligned) or not self.array.nbytes:

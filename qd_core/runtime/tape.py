@@ -168,7 +168,11 @@ def _touched(call: Call) -> Touched:
 
     def shape_of(path: str) -> tuple[int, ...]:
         supplied = executable.supplied.get(path)
-        return supplied.shape if supplied is not None else sources[path].shape[: leaves[path].type.ndim]
+        if supplied is not None:
+            return supplied.shape
+        # A gradient that is not allocated yet has its array's shape.
+        source = sources[path] if path in sources else sources[path.rpartition(".")[0]]
+        return source.shape[: leaves[path].type.ndim]
 
     extents = executable.table.evaluate_extents(call.scalars, shape_of)
     return touched(executable.program, extents, lambda path: call.scalars.get(path), shape_of)
