@@ -186,7 +186,10 @@ class _Probe:
         adjoints, tangents, slopes = self.adjoints(weight), self.tangents(move), self.difference(move)
         terms = [adjoints[p] * move[p] for p in self.paths] + [weight[p] * tangents[p] for p in self.paths]
         return Direction(
-            _inner(adjoints, move), _inner(weight, tangents), _inner(weight, slopes), sum(float(np.abs(t).sum()) for t in terms)
+            _inner(adjoints, move),
+            _inner(weight, tangents),
+            _inner(weight, slopes),
+            sum(float(np.abs(t).sum()) for t in terms),
         )
 
     def run(self, function: Function, extra: Mapping[str, Array], at: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,22 +46,20 @@ class Demand:
         self.counted: set[Node] = set()
         self._stack: list[tuple[Node | None, Value]] = []
         self._controlled: set[tuple[Node, Node]] = set()
-        self._writers: dict[Value, list[Node]] = defaultdict(list)
-        for node in structure.nodes:
-            if node.op.name in ("store", "atomic"):
-                self._writers[node.operands[0]].append(node)
+        self._writers = structure.writers()
+        self._checked: dict[tuple[object, ...], int] = {}
         self._seed(structure.root)
         self._run()
 
     @classmethod
     def cheapest(cls, structure: Structure, activity: Activity) -> Demand:
-        """The demand that saves, rather than computes twice, expensive values which a recording replay computes anyway."""
+        """The demand that saves, not computes twice, expensive values that a recording replay computes anyway."""
         demand = cls(structure, activity)
         saved = [v for loop in demand.slices if is_loop(loop) for v in demand.worth_saving(loop)]
         return cls(structure, activity, frozenset(saved)) if saved else demand
 
     def worth_saving(self, loop: Node) -> list[Value]:
-        """Expensive values in the body of a loop that its replay and its reverse scope would both compute, dearest first."""
+        """Expensive values of a loop body that its replay and its reverse scope would both compute, dearest first."""
         found: list[tuple[int, Value]] = []
         for node in loop.regions[-1].nodes:
             if node.op.name in _CYCLES and node in self.needed and node in self.slices[loop]:
@@ -219,19 +217,37 @@ class Demand:
     # -- memory -------------------------------------------------------------------------------------------------
     def _check_overwritten(self, load: Node) -> None:
         """Reverse mode reads memory as the launch left it: refuse an element that is overwritten after this load."""
-        for write in self._writers.get(load.operands[0], ()):
-            if self.structure.may_follow(load, write):
-                name = path_of(load.operands[0])
-                line = f" at line {write.span.line}" if write.span is not None else ""
-                raise NotDifferentiableError(
-                    f"the gradient needs the value of `{name}` that is read here, but it is overwritten later{line}",
-                    span=load.span,
-                    why="reverse mode recomputes from memory as the kernel leaves it",
-                    hint=f"write to another array, or read from a copy of `{name}`",
-                )
+        writers = self._writers.get(load.operands[0])
+        if writers is None:
+            return
+        place, position = self.structure.place(load), self.structure.position[load]
+        if self._checked.get(place, position + 1) <= position:
+            return  # an earlier load of the same element is not overwritten either
+        self._checked[place] = position
+        write = self.structure.overwriter(load, writers)
+        if write is not None:
+            name = path_of(load.operands[0])
+            line = f" at line {write.span.line}" if write.span is not None else ""
+            raise NotDifferentiableError(
+                f"the gradient needs the value of `{name}` that is read here, but it is overwritten later{line}",
+                span=load.span,
+                why="reverse mode recomputes from memory as the kernel leaves it",
+                hint=f"write to another array, or read from a copy of `{name}`",
+            )
 
 
-_CYCLES = {"sin": 20, "cos": 20, "tan": 40, "asin": 30, "acos": 30, "atan2": 50, "tanh": 30, "exp": 15, "log": 20, "pow": 60}
+_CYCLES = {
+    "sin": 20,
+    "cos": 20,
+    "tan": 40,
+    "asin": 30,
+    "acos": 30,
+    "atan2": 50,
+    "tanh": 30,
+    "exp": 15,
+    "log": 20,
+    "pow": 60,
+}
 """Rough cost of recomputing, in cycles a vector; a store and a load of private memory cost about 5."""
 _LOOP_CYCLES = 1000
 _SAVED_PER_LOOP = 4

@@ -57,6 +57,10 @@ class Affine:
         return Affine(self.constant + scale * other.constant, tuple(sorted((b, c) for b, c in terms.items() if c)))
 
 
+Writers = dict[tuple[Region, tuple[tuple[tuple[int, int], ...], ...]], dict[tuple[int, ...], Node]]
+"""Writing nodes of one array: (region, terms of the indices) to constants of the indices to node."""
+
+
 class Structure:
     """Facts about a function, gathered in one traversal.
 
@@ -191,6 +195,39 @@ class Structure:
             self._affine[node] = Affine(0).plus(rest[0], a.constant)
 
     # -- memory -------------------------------------------------------------------------------------------------
+    def place(self, access: Node) -> tuple[object, ...]:
+        """What tells accesses apart, but for their position: array, region and indices."""
+        return (access.operands[0], self.home[access], *(self.affine(i) for i in indices(access)))
+
+    def writers(self) -> dict[Value, Writers]:
+        """Stores and atomics of each array by region and terms, then constants; of equal places the last one."""
+        found: dict[Value, Writers] = {}
+        for node in self.nodes:
+            if node.op.name in _WRITES:
+                forms = [self.affine(i) for i in indices(node)]
+                group = self.home[node], tuple(f.terms for f in forms)
+                places = found.setdefault(node.operands[0], {}).setdefault(group, {})
+                places[tuple(f.constant for f in forms)] = node
+        return found
+
+    def overwriter(self, load: Node, writers: Writers) -> Node | None:
+        """A node among ``writers`` that may change the element after ``load`` read it."""
+        forms = [self.affine(i) for i in indices(load)]
+        terms, constants = tuple(f.terms for f in forms), tuple(f.constant for f in forms)
+        for (_, others), places in writers.items():
+            candidates = places.values()
+            if others == terms and self._steady(load, next(iter(candidates)), forms):
+                candidates = [places[constants]] if constants in places else []
+            for write in candidates:
+                if self.may_follow(load, write):
+                    return write
+        return None
+
+    def _steady(self, a: Node, b: Node, forms: list[Affine]) -> bool:
+        """Whether indices with these bases cannot change while the loops around both nodes run."""
+        loops, _ = self.common_loops(a, b)
+        return all(self._fixed(base, loops) for f in forms for base, _ in f.terms)
+
     def may_follow(self, first: Node, then: Node) -> bool:
         """Whether the memory access ``then`` can happen after ``first`` in one launch, at the same address.
 
