@@ -101,7 +101,8 @@ class Ndarray:
         self._header[HEADER_ADDRESS] = 0
         self._host = None
         if not self._buffer.freed:
-            self._runtime.device.free(self._buffer)
+            device = self._runtime.device
+            device.free(self._buffer, after=device.default_stream)
 
     def __del__(self) -> None:
         runtime: Runtime | None = getattr(self, "_runtime", None)

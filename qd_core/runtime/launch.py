@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from qd_core.backend.contract import Access, Artifact, BufferRef, BufferUse, CompileOptions, HostSpan, Launch, Module
+from qd_core.backend.contract import Access, Artifact, Buffer, BufferRef, BufferUse, CompileOptions, HostSpan, Launch, Module
+from qd_core.backend.requirements import check_supported
 from qd_core.errors import LaunchError, Span
 from qd_core.ir.program import Program, Variant
 from qd_core.ir.rewrite import walk
@@ -43,13 +44,15 @@ class Executable:
         Loaded code by the guards it was compiled under; the empty set is right for every input.
     supplied : dict
         Arrays that core provides by path: results, temporaries, the log.
+    owned : _Owned
+        Memory of those made for this program.
     disjoint : tuple of (str, str)
         Paths of arrays that must not share memory for the program to be right.
     alternative : callable or None
         Gives the executable to use when some of them do share memory.
-    plan : InstalledPlan, False or None
     launches : int
         Launches that went through `launch`.
+    plan : InstalledPlan, False or None
         The native entry's plan for such launches; False when it can have none, None when that was not tried.
     """
 
@@ -61,20 +64,23 @@ class Executable:
     span: Span | None = None
     modules: dict[frozenset[str], Module] = field(default_factory=dict[frozenset[str], Module])
     supplied: dict[str, ArrayView] = field(default_factory=dict[str, ArrayView])
+    owned: _Owned = field(init=False)
     lock: threading.Lock = field(default_factory=threading.Lock)
     guarded: bool = False
     disjoint: tuple[tuple[str, str], ...] = ()
     alternative: Callable[[], Executable] | None = None
-    plan: Any = None
     launches: int = 0
+    plan: Any = None
 
     @staticmethod
     def build(runtime: Runtime, program: Program, options: CompileOptions, returns: Results | None = None, span: Span | None = None) -> Executable:
         """Prepare ``program``: run the compiler's own passes, build the table, allocate what core supplies."""
+        check_supported(program, runtime.device.capabilities, runtime.backend.name)
         for step in runtime.compiler.pipeline():
             program = step(program)
         self = Executable(runtime, program, ArgumentTable.of(program), options, returns, span)
         self.guarded = _gains_from_no_overlap(program)
+        self.owned = _Owned(runtime)
         for leaf in self.table.arrays:
             self._supply(leaf)
         return self
@@ -85,6 +91,7 @@ class Executable:
             shape = leaf.type.fixed_shape
             nbytes = max(int(np.prod(shape)), 1) * leaf.type.element_size * leaf.type.dtype.nbytes
             buffer = self.runtime.device.allocate(nbytes)
+            self.owned.add(buffer)
             self.supplied[leaf.path] = ArrayView(BufferRef(buffer, 0, nbytes), shape, contiguous_strides(shape, leaf.type.element_size))
         elif leaf.path == "log" and log is not None and self.program.sites:
             self.supplied[leaf.path] = log.view
@@ -124,9 +131,9 @@ class Executable:
         shared = overlapping(self.disjoint, sources, self.runtime) if self.disjoint else None
         if shared is not None:
             return self._other(shared).launch(scalars, sources)
+        self.launches += 1
         with self.lock, self.plan.exclusive() if self.plan else nullcontext():
             staging = _Staging(self.runtime)
-        self.launches += 1
             try:
                 views = [self._view(leaf, sources, staging) for leaf in self.table.arrays]
                 views = staging.copy_in(views)
@@ -204,6 +211,27 @@ def overlapping(
             if home_a == home_b and start_a < end_b and start_b < end_a:
                 return a, b
     return None
+
+
+class _Owned:
+    """Buffers of one executable: freed with it, or when the runtime closes."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime, self.buffers = runtime, list[Buffer]()
+        runtime.arrays.add(self)
+
+    def add(self, buffer: Buffer) -> None:
+        """Take over ``buffer``."""
+        self.buffers.append(buffer)
+
+    def _invalidate(self) -> None:
+        device = self.runtime.device
+        while self.buffers:
+            device.free(self.buffers.pop(), after=device.default_stream)
+
+    def __del__(self) -> None:
+        if not self.runtime.closed:
+            self._invalidate()
 
 
 def _gains_from_no_overlap(program: Program) -> bool:

@@ -95,7 +95,7 @@ class Log:
 
     def close(self) -> None:
         """Free the buffer."""
-        self.device.free(self.buffer)
+        self.device.free(self.buffer, after=self.device.default_stream)
 
 
 def _as_array(span: HostSpan) -> np.ndarray[Any, Any]:

@@ -53,7 +53,9 @@ class Group:
 
     def needs(self) -> tuple[str, ...]:
         """Capabilities that the kernel of this group needs."""
-        return tuple(sorted({f"type.{d.name}" for d in (*self.kinds, *(result_type(op, self.dtype) for op in self.ops))}))
+        return tuple(
+            sorted({f"type.{d.name}" for d in (*self.kinds, *(result_type(op, self.dtype) for op in self.ops))})
+        )
 
 
 def groups() -> list[Group]:
@@ -100,7 +102,9 @@ def results_of(device: DeviceUnderTest, group: Group, rows: Sequence[Row], optio
     return {op.name: after[f"y_{k.name}"][row] for row, (op, k) in enumerate(zip(ops, kinds, strict=True))}
 
 
-def walk(device: DeviceUnderTest, group: Group, sampler: Callable[..., tuple[Array, ...]], options: CompileOptions) -> None:
+def walk(
+    device: DeviceUnderTest, group: Group, sampler: Callable[..., tuple[Array, ...]], options: CompileOptions
+) -> None:
     """Compare all operations of a group with their meaning; name each one that differs or does not compile."""
     rows: list[Row] = [(op, sampler(op, group.dtype)) for op in group.ops]
     try:
@@ -130,7 +134,9 @@ def differs(op: OpDef, dtype: DType, given: tuple[Array, ...], actual: Array) ->
         reference = np.asarray(op.numpy(*given)).astype(kind)
         exact = np.asarray(op.numpy(*(g.astype(np.float64) if g.dtype.kind == "f" else g for g in given)))
     try:
-        assert_close(actual[: reference.size], reference, exact if kind.kind == "f" else None, what=f"{op.name} of {dtype.name}")
+        assert_close(
+            actual[: reference.size], reference, exact if kind.kind == "f" else None, what=f"{op.name} of {dtype.name}"
+        )
     except AssertionError as error:
         where = np.flatnonzero(_unequal(actual[: reference.size], reference))[:1]
         return [f"{error}; first operands: {[g[i] for i in where for g in given]}"]

@@ -1,0 +1,130 @@
+"""Atomics of every kind and dtype: final values, and old values that some order of the lanes explains."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qd_core import dtypes as dt
+from qd_core.dtypes import DType
+from qd_core.errors import UnsupportedError
+from qd_core.ir.build import Builder
+from qd_core.ir.fold import apply
+from qd_core.ir.nodes import Function, Value
+from qd_core.ir.ops import ATOMIC_KINDS, BITS, NUM, OPS
+from qd_core.testing.compare import agree, run
+from qd_core.testing.device import DeviceUnderTest
+from qd_core.testing.kernels import array, parallel
+from qd_core.testing.plugin import requires
+
+__all__ = ["test_atomics", "test_atomics_without_their_old_value", "test_unclaimed_atomics_are_refused"]
+
+Array = np.ndarray[Any, Any]
+
+BINS = 5
+"""Places that lanes collide on."""
+
+
+def legal(kind: str, dtype: DType) -> bool:
+    """Whether the language has this atomic."""
+    return dtype in (
+        NUM if kind in ("add", "min", "max") else BITS if kind in ("and", "or", "xor") else frozenset(dt.ALL)
+    )
+
+
+PAIRS = [(kind, dtype) for kind in ATOMIC_KINDS for dtype in dt.ALL if legal(kind, dtype)]
+
+
+def cases(**marks: Any) -> list[Any]:
+    """Return a parameter set for each legal pair; the capability is its mark."""
+    return [
+        pytest.param(k, d, marks=requires(f"atomic.{k}.{d.name}", f"type.{d.name}"), id=f"{k}-{d.name}")
+        for k, d in PAIRS
+    ]
+
+
+def contributions(kind: str, dtype: DType) -> tuple[Array, Array, Array]:
+    """Return start values of the bins, and each lane's value and bin: sums are exact, and no value comes back by chance."""
+    if dtype is dt.u1:
+        values = np.array([0, 0, 1, 1, 0, 0, 0, 0], bool)  # one change a place: it cannot change back
+        return np.full(BINS, kind == "and"), ~values if kind == "and" else values, np.arange(8) % 2
+    if kind in ("and", "or", "xor"):
+        lanes = np.arange(BINS * dtype.bits)
+        bit = (
+            np.left_shift(np.uint64(1), (lanes // BINS).astype(np.uint64)).astype(f"u{dtype.nbytes}").view(dtype.numpy)
+        )
+        start = np.full(BINS, -1 if kind == "and" else 0, np.int64).astype(dtype.numpy)
+        return start, np.invert(bit) if kind == "and" else bit, lanes % BINS
+    count = 60 if dtype.bits == 8 else 200
+    lanes = np.arange(count)
+    generator = np.random.default_rng(7)
+    if kind == "add":
+        return np.arange(BINS).astype(dtype.numpy), (lanes % 3 + 1).astype(dtype.numpy), lanes % BINS
+    values = generator.permutation(count) if kind == "exchange" else generator.integers(0, 100, count)
+    start = np.full(BINS, 0 if kind == "max" else 120)
+    return start.astype(dtype.numpy), values.astype(dtype.numpy), lanes % BINS
+
+
+def kernel(kind: str, dtype: DType, *, old: bool) -> Function:
+    """Return the kernel ``old[i] = atomic(x[place[i]], value[i])``."""
+    x, value, place, out = array(dtype, "x"), array(dtype, "value"), array(dt.i32, "place"), array(dtype, "old")
+
+    def write(b: Builder, i: Value) -> None:
+        result = b.atomic(kind, x, [b.load(place, [i])], b.load(value, [i]))
+        if old:
+            b.store(out, [i], result)
+
+    return parallel([x, value, place, out] if old else [x, value, place], lambda b: b.extent(value, 0), write)
+
+
+def arguments(kind: str, dtype: DType) -> dict[str, Any]:
+    """Return inputs of `kernel`."""
+    start, value, place = contributions(kind, dtype)
+    return {"x": start, "value": value, "place": place.astype(np.int32)}
+
+
+def explain(kind: str, dtype: DType, start: Any, values: Array, olds: Array, final: Any) -> str:
+    """Say why no order of the updates gives these old values; an empty string where one does."""
+    results = values if kind == "exchange" else apply(OPS[kind], (olds, values), dtype)
+    waiting: dict[Any, list[Any]] = defaultdict(list)
+    for old, new in zip(olds.tolist(), results.tolist(), strict=True):
+        waiting[old].append(new)
+    present, left = start.item(), len(values)
+    while left:
+        after = waiting[present]
+        if not after:
+            return f"after {len(values) - left} updates the value is {present!r}, and no remaining update saw that"
+        # Updates that leave the value as it is come first: they could not come later.
+        present = after.pop(after.index(present) if present in after else 0)
+        left -= 1
+    return "" if present == final.item() else f"the updates lead to {present!r}, and the array holds {final.item()!r}"
+
+
+@pytest.mark.parametrize(("kind", "dtype"), cases())
+def test_atomics(device: DeviceUnderTest, kind: str, dtype: DType) -> None:
+    """Lanes collide; each old value is what some order of the lanes leaves."""
+    given = arguments(kind, dtype)
+    given["old"] = np.zeros(given["value"].size, dtype.numpy)
+    after = run(device, kernel(kind, dtype, old=True), given)
+    for place in range(BINS):
+        mine = given["place"] == place
+        values, olds = given["value"][mine], after["old"][mine]
+        problem = explain(kind, dtype, given["x"][place], values, olds, after["x"][place])
+        assert not problem, f"atomic {kind} of {dtype.name} at place {place}: {problem}"
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [c for c in cases() if c.values[0] != "exchange"])
+def test_atomics_without_their_old_value(device: DeviceUnderTest, kind: str, dtype: DType) -> None:
+    """Final values are the reference's, whatever the order."""
+    agree(device, kernel(kind, dtype, old=False), arguments(kind, dtype))
+
+
+def test_unclaimed_atomics_are_refused(device: DeviceUnderTest) -> None:
+    """An atomic that the device does not claim is refused by name, before anything runs."""
+    for kind, dtype in PAIRS:
+        if device.has(f"type.{dtype.name}") and not device.has(f"atomic.{kind}.{dtype.name}"):
+            with pytest.raises(UnsupportedError, match=f"atomic {kind} of {dtype.name}"):
+                run(device, kernel(kind, dtype, old=False), arguments(kind, dtype))
