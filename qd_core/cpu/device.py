@@ -28,6 +28,7 @@ from qd_core.backend.contract import (
 from qd_core.codegen.jit import process_jit
 from qd_core.codegen.llvm.types import KERNEL
 from qd_core.cpu.compiler import FORMAT
+from qd_core.cpu.context import Context
 from qd_core.cpu.pool import Pool, default_threads, process_pool
 from qd_core.errors import ClosedError, DeviceFault, LaunchError
 
@@ -39,12 +40,12 @@ _Kernel = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4)
 class CpuModule(Module):
     """Machine code of one kernel in this process."""
 
-    def __init__(self, artifact: Artifact, pool: Pool) -> None:
+    def __init__(self, artifact: Artifact, context: Context) -> None:
         if artifact.format != FORMAT:
             raise LaunchError(
                 f"an artifact of format {artifact.format!r} is no host object", why=f"this device loads {FORMAT!r}"
             )
-        self.artifact, self._pool = artifact, pool
+        self.artifact, self._context = artifact, context
         jit = process_jit()
         loaded = jit.load(artifact.blob, (KERNEL,))
         self._function = loaded[KERNEL]
@@ -54,11 +55,11 @@ class CpuModule(Module):
 
     def native(self) -> NativeEntry:
         """Return the C entry; it lives as long as this module."""
-        return NativeEntry(self._function, self._pool.context_address, self)
+        return NativeEntry(self._function, self._context.address, self)
 
     def __call__(self, words: int, extents: int) -> None:
         """Run all tasks on packed arguments at these addresses; the GIL is released meanwhile."""
-        self._call(self._pool.context_address, words, extents, None)
+        self._call(self._context.address, words, extents, None)
 
 
 class CpuStream(Stream):
@@ -108,16 +109,14 @@ class CpuDevice(Device):
 
     def __init__(self, info: DeviceInfo, threads: int = 0) -> None:
         self.info, self.capabilities = info, info.target.capabilities
-        self._threads = threads or default_threads()
+        self._context = Context(functools.partial(_pool_of, threads or default_threads()))
         self.default_stream = CpuStream(self)
         self.closed = False
 
-    @functools.cached_property
+    @property
     def pool(self) -> Pool:
-        """The worker pool; made with the first code that is loaded, because it is machine code too."""
-        pool = process_pool()
-        pool.set_threads(self._threads)
-        return pool
+        """The worker pool."""
+        return self._context.pool
 
     def check_open(self) -> None:
         """Raise `ClosedError` after `close`."""
@@ -180,11 +179,17 @@ class CpuDevice(Device):
     def load(self, artifact: Artifact) -> CpuModule:
         """Link an object into the process."""
         self.check_open()
-        return CpuModule(artifact, self.pool)
+        return CpuModule(artifact, self._context)
 
     def close(self) -> None:
         """Refuse further use."""
         self.closed = True
+
+
+def _pool_of(threads: int) -> Pool:
+    pool = process_pool()
+    pool.set_threads(threads)
+    return pool
 
 
 def _from_dlpack(tensor: Any) -> np.ndarray[Any, Any] | None:

@@ -95,6 +95,16 @@ class Pool:
         """Address of the structure that generated code gets as `ctx` (`pool_ir.CONTEXT`)."""
         return self._memory.context
 
+    @staticmethod
+    def write_context(context: int, run: int, pool: int) -> None:
+        """Write the two words of the context at an address; ``run`` last, because a launch may be reading them."""
+        _word(context + CONTEXT["pool"]).value = pool
+        _word(context + CONTEXT["run"]).value = run
+
+    def connect(self, context: int) -> None:
+        """Let code that gets the context at this address use the pool."""
+        self.write_context(context, self._symbols["qd_pool_run"], self._memory.pool)
+
     @property
     def threads(self) -> int:
         """Threads that work, the caller included; lower than asked for if the system refused to create some."""
