@@ -29,7 +29,9 @@ Component = tuple[Value, ...]
 
 
 def array_shape(ctx: Lowering, array: ArrayRef) -> tuple[Value, ...]:
-    """Extents of the run-time axes, in index order."""
+    """Extents of the index axes."""
+    if array.shape is not None:
+        return tuple(ctx.builder.const(dt.i32, n) for n in array.shape)
     order = array.order or range(array.ndim)
     extents: dict[int, Value] = {axis: ctx.builder.extent(array.param, k) for k, axis in enumerate(order)}
     return tuple(extents[k] for k in range(array.ndim))
@@ -69,11 +71,40 @@ def _append_index(ctx: Lowering, part: Any, flat: list[Value], node: ast.AST) ->
 
 
 def _storage(ctx: Lowering, array: ArrayRef, indices: Sequence[Value]) -> tuple[Value, ...]:
-    """Indices in storage order: offset subtracted, axes permuted."""
+    """Indices in storage order: offset subtracted, axes permuted, blocks split."""
     at = list(indices)
     if array.offset is not None:
         at = [ctx.builder.emit("sub", i, ctx.builder.const(i.type, o)) for i, o in zip(at, array.offset, strict=True)]
-    return tuple(at[axis] for axis in array.order) if array.order is not None else tuple(at)
+    if array.layout is None or array.order is None:
+        return tuple(at)
+    if array.layout.blocks is None:
+        return tuple(at[axis] for axis in array.order)
+    extents = array.layout.shape
+    assert extents is not None
+    return tuple(
+        _block_index(ctx, at[axis], step, count, extents[axis])
+        for axis, (step, count) in zip(array.order, array.layout.blocks, strict=True)
+    )
+
+
+def _block_index(ctx: Lowering, index: Value, step: int, count: int, extent: int) -> Value:
+    """``index // step % count`` of an index in range."""
+    builder = ctx.builder
+    if step * count < extent:
+        index = builder.emit("raw_mod", index, builder.const(index.type, step * count))
+    return builder.emit("raw_div", index, builder.const(index.type, step)) if step > 1 else index
+
+
+def _component(ctx: Lowering, array: ArrayRef, part: Component) -> Component:
+    """Storage index of a component: a flat one where several fields share elements."""
+    if array.layout is None or array.layout.first is None:
+        return part
+    builder = ctx.builder
+    flat = builder.const(dt.i32, 0)
+    for index, extent in zip(part, array.layout.part, strict=True):
+        scaled = builder.emit("mul", flat, builder.const(dt.i32, extent))
+        flat = builder.emit("add", scaled, builder.cast(index, dt.i32))
+    return (builder.emit("add", flat, builder.const(dt.i32, array.layout.first)),)
 
 
 def _inside(ctx: Lowering, array: ArrayRef, indices: Sequence[Value]) -> Value | None:
@@ -148,7 +179,7 @@ def load_element(
     ctx.at(node)
 
     def access() -> list[Value]:
-        return [ctx.builder.load(array.param, (*at, *part, *c)) for c in components(ctx, shape)]
+        return [ctx.builder.load(array.param, (*at, *_component(ctx, array, (*part, *c)))) for c in components(ctx, shape)]
 
     return element_value(array, _masked(ctx, ok, access), shape)
 
@@ -189,7 +220,7 @@ def store_element(
 
     def access() -> list[Value]:
         for c, item in zip(components(ctx, shape), items, strict=True):
-            ctx.builder.store(array.param, (*at, *part, *c), item)
+            ctx.builder.store(array.param, (*at, *_component(ctx, array, (*part, *c))), item)
         return []
 
     _masked(ctx, ok, access)
@@ -214,6 +245,6 @@ def atomic_element(
 
     def access() -> list[Value]:
         pairs = zip(components(ctx, shape), items, strict=True)
-        return [ctx.builder.atomic(kind, array.param, (*at, *part, *c), item) for c, item in pairs]
+        return [ctx.builder.atomic(kind, array.param, (*at, *_component(ctx, array, (*part, *c))), item) for c, item in pairs]
 
     return element_value(array, _masked(ctx, ok, access), shape)

@@ -9,7 +9,18 @@ from typing import Any
 from qd_core.frontend.arithmetic import as_matrix
 from qd_core.frontend.arrays import array_shape
 from qd_core.frontend.context import Lowering
-from qd_core.frontend.values import ArrayRef, MatrixValue, StructValue, describe, is_constant_matrix
+from qd_core.frontend.functions import BoundFunc, Func
+from qd_core.frontend.members import member_annotations
+from qd_core.frontend.signature import EMPTY
+from qd_core.frontend.values import (
+    ArrayRef,
+    MatrixValue,
+    ObjectRef,
+    StructRef,
+    StructValue,
+    describe,
+    is_constant_matrix,
+)
 from qd_core.ir.nodes import Value
 
 __all__ = ["attribute_of", "swizzle_of"]
@@ -41,6 +52,10 @@ def attribute_of(ctx: Lowering, value: Any, name: str, node: ast.AST) -> Any:
         return _matrix_attribute(ctx, value, name, node)
     if isinstance(value, StructValue):
         return _struct_attribute(ctx, value, name, node)
+    if isinstance(value, StructRef):
+        return _fields_attribute(ctx, value, name, node)
+    if isinstance(value, ObjectRef):
+        return _object_attribute(ctx, value, name, node)
     if isinstance(value, Value):
         if name == "dtype":
             return value.type
@@ -48,7 +63,28 @@ def attribute_of(ctx: Lowering, value: Any, name: str, node: ast.AST) -> Any:
     if is_constant_matrix(value) and swizzle_of(as_matrix(ctx, value, node).shape, name) is not None:
         return _matrix_attribute(ctx, as_matrix(ctx, value, node), name, node)
     result = ctx.compile_time(lambda: getattr(value, name), node, f"the attribute {name!r} of {describe(value)}")
-    return ctx.python_object(result, _path(node))
+    return ctx.member(value, "attr", name, result, _path(node))
+
+
+def _object_attribute(ctx: Lowering, ref: ObjectRef, name: str, node: ast.AST) -> Any:
+    """Member of a dataclass argument by its annotation; methods and properties of the class."""
+    method = getattr(type(ref.value), name, None)
+    if isinstance(method, Func):
+        return BoundFunc(method, ref)
+    value = ctx.compile_time(lambda: getattr(ref.value, name), node, f"the attribute {name!r} of {describe(ref)}")
+    annotation = member_annotations(type(ref.value)).get(name, EMPTY)
+    return ctx.observed(ref.member.step("attr", name, annotation), value)
+
+
+def _fields_attribute(ctx: Lowering, ref: StructRef, name: str, node: ast.AST) -> Any:
+    if name in ref.members:
+        return ref.members[name]
+    if name == "shape":
+        return ref.first.shape
+    if name in ("grad", "dual"):
+        parts = {n: attribute_of(ctx, m, name, node) for n, m in ref.members.items()}
+        return StructRef(parts, ref.type, f"{ref.name}.{name}")
+    ctx.type_error(f"{describe(ref)} has no member {name!r}", node, hint=f"members: {', '.join(ref.members)}")
 
 
 def _path(node: ast.AST) -> str:
@@ -63,15 +99,16 @@ def _path(node: ast.AST) -> str:
 
 def _array_attribute(ctx: Lowering, array: ArrayRef, name: str, node: ast.AST) -> Any:
     if name == "shape":
-        return array_shape(ctx, array)
-    if name == "grad":
-        if array.grad is None:
+        return array.shape if array.shape is not None else array_shape(ctx, array)
+    if name in ("grad", "dual"):
+        shadow = array.grad if name == "grad" else array.dual
+        if shadow is None:
             ctx.type_error(
-                f"{array.name!r} has no gradient",
+                f"{array.name!r} has no {'gradient' if name == 'grad' else 'dual'}",
                 node,
-                hint="create it with needs_grad=True, or pass a gradient with it",
+                hint=f"create it with needs_{name}=True" + (", or pass a gradient with it" if name == "grad" else ""),
             )
-        return array.grad()
+        return shadow()
     if name == "dtype":
         return array.dtype
     if name in ("n", "m") and array.element_shape:

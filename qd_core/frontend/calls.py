@@ -10,7 +10,7 @@ from qd_core.dtypes import DType
 from qd_core.frontend.annotations import MatrixType, StructType
 from qd_core.frontend.context import CALLS, Lowering, expression
 from qd_core.frontend.functions import BoundFunc, Func
-from qd_core.frontend.values import ArrayRef, MatrixValue, StructValue, describe, is_constant_matrix, is_runtime
+from qd_core.frontend.values import ArrayRef, MatrixValue, ObjectRef, StructRef, StructValue, describe, is_constant_matrix, is_runtime
 from qd_core.ir.nodes import Value
 
 __all__ = ["is_static_call", "lookup_call", "static"]
@@ -61,6 +61,10 @@ def _attribute_call(ctx: Lowering, node: ast.Call, func: ast.Attribute) -> Any:
             node,
             hint="lists are fixed once they are made",
         )
+    if isinstance(base, (ObjectRef, StructRef)):
+        from qd_core.frontend.attributes import attribute_of
+
+        return call(ctx, node, attribute_of(ctx, base, func.attr, func))
     return call(
         ctx,
         node,
@@ -131,4 +135,22 @@ def _python_call(ctx: Lowering, node: ast.Call, function: Any, args: list[Any], 
             why="only functions of the kernel language can compute with run-time values",
             hint="decorate it with @qd.func, or use the function of that name in qd",
         )
+    for part in (getattr(function, "__self__", None), *args, *kwargs.values()):
+        ctx.members.whole(part)
     return ctx.python_object(ctx.compile_time(lambda: function(*args, **kwargs), node, f"{name}(...)"), str(name))
+
+
+def _getattr(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``getattr(x, name)`` with a name known at compile time."""
+    from qd_core.frontend.attributes import attribute_of
+
+    if kwargs or len(args) not in (2, 3) or not isinstance(args[1], str):
+        ctx.syntax_error("getattr takes an object and a name known at compile time", node)
+    target = args[0].value if isinstance(args[0], ObjectRef) else args[0]
+    if len(args) == 3 and not hasattr(target, args[1]):
+        ctx.members.whole(target)
+        return args[2]
+    return attribute_of(ctx, args[0], args[1], node)
+
+
+CALLS[getattr] = _getattr

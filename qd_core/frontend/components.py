@@ -99,8 +99,9 @@ def item_of(ctx: Lowering, value: Any, index: Any, node: ast.AST) -> Any:
         return component_get(ctx, value, matrix_index(ctx, value.shape, index, node))
     if isinstance(value, (list, tuple)):
         if isinstance(index, slice):
-            return value[index]
-        return value[list_index(ctx, value, index, node)]
+            return ctx.items(value)[index]
+        at = list_index(ctx, value, index, node)
+        return ctx.member(value, "item", at, value[at], f"item.{at}")
     if is_constant_matrix(value):
         return item_of(ctx, as_matrix(ctx, value, node), index, node)
     if isinstance(value, Value) or is_number(value):
@@ -119,7 +120,7 @@ def _python_item(ctx: Lowering, value: Any, index: Any, node: ast.AST) -> Any:
             hint="pass it as an array argument",
         )
     result = ctx.compile_time(lambda: value[key], node, f"indexing {describe(value)}")
-    return ctx.python_object(result, getattr(node, "attr", "captured"))
+    return ctx.member(value, "item", key, result, f"item.{key}")
 
 
 def component_get(ctx: Lowering, value: MatrixValue, index: tuple[Index, ...]) -> Any:

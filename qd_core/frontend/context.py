@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import types
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,9 +24,21 @@ from qd_core.errors import (
     QuadrantsTypeError,
     Span,
 )
+from qd_core.frontend.members import Binder, Member, Members
 from qd_core.frontend.scope import MISSING, Scope
-from qd_core.frontend.signature import KernelInfo
-from qd_core.frontend.values import ArrayRef
+from qd_core.frontend.signature import (
+    EMPTY,
+    ArgType,
+    ArrayArg,
+    FieldsArg,
+    KernelInfo,
+    MatrixArg,
+    ObjectArg,
+    ScalarArg,
+    StructArg,
+    TemplateArg,
+)
+from qd_core.frontend.values import ArrayRef, MatrixValue, ObjectRef, StructRef, StructValue
 from qd_core.ir.build import Builder
 from qd_core.ir.nodes import ArrayType, Param, Region, Role, Value
 
@@ -142,8 +155,9 @@ class Lowering:
         Hints of `qd.loop_config` for the next loop.
     """
 
-    def __init__(self, info: KernelInfo, options: LowerOptions) -> None:
+    def __init__(self, info: KernelInfo, options: LowerOptions, bind: Binder | None = None) -> None:
         self.options = options
+        self.members = Members(bind if bind is not None else _captured_type)
         self.body = Region()
         self.builder = Builder(self.body)
         self.scope = Scope()
@@ -151,7 +165,7 @@ class Lowering:
         self.info = info
         self.params: dict[str, Param] = {}
         self.captured: dict[str, Any] = {}
-        self._captures: dict[int, ArrayRef] = {}
+        self._captures: dict[int, ArrayRef | StructRef] = {}
         self.static_depth = 0
         self.runtime_depth = 0
         self.parallel_depth = 0
@@ -217,22 +231,66 @@ class Lowering:
         self.error(QuadrantsNameError, f"Name {node.id!r} is not defined", node, why=why, hint=hint)
 
     def python_object(self, value: Any, name: str) -> Any:
-        """Return ``value`` itself, or a reference to the array it is."""
-        if hasattr(value, "__qd_capture__") and not isinstance(value, type):
+        """Return ``value`` itself, or a reference to the array (struct of arrays) it is."""
+        if (hasattr(value, "__qd_capture__") or hasattr(value, "__qd_fields__")) and not isinstance(value, type):
             return self.capture(value, name)
         return value
 
-    def capture(self, value: Any, name: str) -> ArrayRef:
+    def capture(self, value: Any, name: str) -> ArrayRef | StructRef:
         """Return a reference to an array outside the kernel, as a parameter."""
         known = self._captures.get(id(value))
         if known is None:
             path = name
-            while path in self.captured:
+            while path in self.members.read or any(p.name == path for p in self.frames[0].info.parameters):
                 self.counter += 1
                 path = f"{name}.{self.counter}"
             self.captured[path] = value
-            known = self._captures[id(value)] = self.array_ref(path, value.__qd_capture__())
+            known = self._captures[id(value)] = self.arrays_of(path, self.members.outside(path, value))
         return known
+
+    def member(self, owner: Any, kind: str, key: Any, value: Any, name: str) -> Any:
+        """Return what ``value``, the attribute or item ``key`` of a Python object, stands for."""
+        origin = self.members.origin(owner)
+        if origin is None or isinstance(value, (types.ModuleType, types.FunctionType, types.MethodType)):
+            return self.python_object(value, name)
+        annotation = plain_type(value) if kind == "attr" and not getattr(owner, "__qd_template_primitives__", True) else EMPTY
+        return self.observed(origin.step(kind, key, annotation), value)
+
+    def observed(self, member: Member, value: Any) -> Any:
+        """Return what ``value``, read on the way ``member``, stands for."""
+        return self.argument(member.path, self.members.observe(member, value), member)
+
+    def items(self, value: Any) -> Any:
+        """Return a list or tuple that came with an argument with its items bound; anything else as it is."""
+        origin = self.members.origin(value) if isinstance(value, (list, tuple)) else None
+        if origin is None:
+            return value
+        return [self.observed(origin.step("item", k), v) for k, v in enumerate(value)]
+
+    # -- arguments ----------------------------------------------------------------------------------------------------
+    def argument(self, path: str, kind: ArgType, member: Member | None = None) -> Any:
+        """Value of an argument or member: parameters are made at once, and dropped where nothing uses them."""
+        if isinstance(kind, ScalarArg):
+            return self.param(path, kind.dtype)
+        if isinstance(kind, MatrixArg):
+            items = [self.param(f"{path}[{at}]", kind.dtype) for at in _positions(kind.shape)]
+            return MatrixValue(kind.shape, items, kind.dtype)
+        if isinstance(kind, (ArrayArg, FieldsArg)):
+            return self.arrays_of(path, kind)
+        if isinstance(kind, StructArg):
+            parts = {name: self.argument(f"{path}.{name}", part) for name, part in kind.members}
+            return StructValue(parts, kind.origin)
+        if isinstance(kind, ObjectArg):
+            member = member if member is not None else self.members.root(path, kind.value)
+            return ObjectRef(kind.value, member) if kind.typed else kind.value
+        return self.python_object(kind.value, path)
+
+    def arrays_of(self, path: str, kind: ArgType) -> ArrayRef | StructRef:
+        """Reference to an array or a struct of arrays."""
+        if isinstance(kind, FieldsArg):
+            return StructRef({n: self.arrays_of(f"{path}.{n}", k) for n, k in kind.members}, kind.origin, path)
+        assert isinstance(kind, ArrayArg)
+        return self.array_ref(path, kind)
 
     # -- parameters ---------------------------------------------------------------------------------------------------
     def param(self, path: str, type: Any, role: Role = Role.DATA) -> Param:
@@ -242,17 +300,17 @@ class Lowering:
             param = self.params[path] = Param(type, path, role)
         return param
 
-    def array_ref(self, path: str, arg: Any) -> ArrayRef:
-        """Return a reference to the array argument ``path`` of type ``arg`` (`ArrayArg`); its gradient is made on first
-        use.
-        """
+    def array_ref(self, path: str, arg: ArrayArg) -> ArrayRef:
+        """Return a reference to the array argument ``path``; its gradient and dual are made on first use."""
         kind = ArrayType(arg.dtype, arg.ndim, arg.element_shape)
+        home = arg.shares or path
 
-        def grad() -> ArrayRef:
-            name = path + ".grad"
-            return ArrayRef(self.param(name, kind, Role.ADJOINT), name, None, arg.order, arg.offset)
+        def shadow(hop: str, role: Role) -> Callable[[], ArrayRef]:
+            return lambda: ArrayRef(self.param(f"{home}.{hop}", kind, role), f"{path}.{hop}", None, arg)
 
-        return ArrayRef(self.param(path, kind), path, grad if arg.needs_grad else None, arg.order, arg.offset)
+        grad = shadow("grad", Role.ADJOINT) if arg.needs_grad else None
+        dual = shadow("dual", Role.DUAL) if arg.needs_dual else None
+        return ArrayRef(self.param(home, kind), path, grad, arg, dual)
 
     def temporary(self, dtype: DType, size: int) -> Param:
         """Return a new temporary array of ``size`` scalars that core supplies."""
@@ -324,6 +382,25 @@ class Lowering:
         outer, builder.region = builder.region, region
         builder.yield_(*values)
         builder.region = outer
+
+
+def _captured_type(path: str, annotation: Any, value: Any) -> ArgType:
+    """Type of an array outside the kernel where whoever lowers does not bind members."""
+    if hasattr(value, "__qd_capture__"):
+        return value.__qd_capture__()
+    return TemplateArg((type(value), id(value)), value)
+
+
+def _positions(shape: tuple[int, ...]) -> list[str]:
+    """Names of the components of a vector or matrix argument."""
+    if len(shape) == 1:
+        return [str(i) for i in range(shape[0])]
+    return [f"{i},{j}" for i in range(shape[0]) for j in range(shape[1])]
+
+
+def plain_type(value: Any) -> Any:
+    """Annotation that passes a Python number at run time; EMPTY for anything else."""
+    return type(value) if type(value) in (int, float, bool) else EMPTY
 
 
 _BUILTINS = frozenset(

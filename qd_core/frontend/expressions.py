@@ -337,7 +337,11 @@ def iterate(ctx: Lowering, value: Any, node: ast.AST) -> list[Any]:
             ctx.type_error(
                 f"cannot unroll: {cause}", node, hint="unrolled loops need bounds that are known at compile time"
             )
-    return ctx.compile_time(lambda: list(value), node, f"iterating over {describe(value)}")
+    if ctx.members.origin(value) is not None and isinstance(value, (list, tuple)):
+        return ctx.items(value)
+    ctx.members.whole(value)
+    found = ctx.compile_time(lambda: list(value), node, f"iterating over {describe(value)}")
+    return [ctx.python_object(v, f"item.{k}") for k, v in enumerate(found)]
 
 
 @expression(ast.ListComp)

@@ -14,6 +14,7 @@ from qd_core.frontend.calls import is_static_call
 from qd_core.frontend.context import Lowering, Racy, statement
 from qd_core.frontend.expressions import iterate
 from qd_core.frontend.reductions import Reductions
+from qd_core.frontend.signature import ArrayArg
 from qd_core.frontend.statements import GO, LIVE, block, conditional
 from qd_core.frontend.values import (
     ArrayRef,
@@ -21,6 +22,7 @@ from qd_core.frontend.values import (
     MatrixValue,
     NdRange,
     RangeValue,
+    StructRef,
     describe,
     flatten,
     is_runtime,
@@ -71,8 +73,12 @@ def _iteration(ctx: Lowering, node: ast.For) -> tuple[Bounds, Bind]:
     if isinstance(box, NdRange):
         bounds = [_axis(ctx, a, b, node.iter) for a, b in box.bounds]
         return _ordered(ctx, node, bounds, box.axes, grouped)
+    if isinstance(box, StructRef):
+        box = box.first
     if isinstance(box, ArrayRef):
         return _over_array(ctx, node, box, grouped)
+    if hasattr(box, "__qd_domain__"):
+        return _over_domain(ctx, node, box.__qd_domain__(), grouped)
     hint = "use range(...), qd.ndrange(...), qd.grouped(...) or an array; wrap compile-time lists in qd.static(...)"
     ctx.syntax_error(f"cannot loop over {describe(box)}", node.iter, hint=hint)
 
@@ -88,11 +94,52 @@ def _ordered(
 
 def _over_array(ctx: Lowering, node: ast.For, array: ArrayRef, grouped: bool) -> tuple[Bounds, Bind]:
     """Loop over the elements of an array in storage order."""
+    if array.layout is not None and array.layout.blocks is not None:
+        return _over_blocks(ctx, node, array.layout, grouped)
+    return _over_box(ctx, node, array_shape(ctx, array), array.offset, array.order, grouped)
+
+
+def _over_box(
+    ctx: Lowering,
+    node: ast.For,
+    shape: Sequence[Value],
+    offset: Sequence[int] | None,
+    order: tuple[int, ...] | None,
+    grouped: bool,
+) -> tuple[Bounds, Bind]:
     bounds: Bounds = []
-    for axis, extent in enumerate(array_shape(ctx, array)):
-        low = ctx.builder.const(dt.i32, array.offset[axis] if array.offset else 0)
+    for axis, extent in enumerate(shape):
+        low = ctx.builder.const(dt.i32, offset[axis] if offset else 0)
         bounds.append((low, ctx.builder.emit("add", low, extent)))
-    return _ordered(ctx, node, bounds, array.order, grouped)
+    if not bounds:  # one element, without indices
+        once = ctx.builder.const(dt.i32, 0), ctx.builder.const(dt.i32, 1)
+        return [once], lambda indices: _bind(ctx, node, [], False, grouped)
+    return _ordered(ctx, node, bounds, order, grouped)
+
+
+def _over_blocks(ctx: Lowering, node: ast.For, layout: ArrayArg, grouped: bool) -> tuple[Bounds, Bind]:
+    """Loop over the storage axes of blocks; an index is the sum of its parts."""
+    builder = ctx.builder
+    assert layout.blocks is not None and layout.order is not None and layout.shape is not None
+    order, blocks, shape = layout.order, layout.blocks, layout.shape
+    zero = builder.const(dt.i32, 0)
+
+    def bind(indices: Sequence[Value]) -> None:
+        sums = [builder.const(dt.i32, o) for o in layout.offset or (0,) * len(shape)]
+        for index, axis, (step, _) in zip(indices, order, blocks, strict=True):
+            sums[axis] = builder.emit("add", sums[axis], builder.emit("mul", index, builder.const(dt.i32, step)))
+        _bind(ctx, node, sums, False, grouped)
+
+    return [(zero, builder.const(dt.i32, count)) for _, count in blocks], bind
+
+
+def _over_domain(ctx: Lowering, node: ast.For, layout: ArrayArg, grouped: bool) -> tuple[Bounds, Bind]:
+    """Loop over the index space of a node of a field tree."""
+    if layout.blocks is not None:
+        return _over_blocks(ctx, node, layout, grouped)
+    assert layout.shape is not None
+    shape = [ctx.builder.const(dt.i32, n) for n in layout.shape]
+    return _over_box(ctx, node, shape, layout.offset, layout.order, grouped)
 
 
 def _axis(ctx: Lowering, start: Any, stop: Any, node: ast.AST) -> tuple[Value, Value]:
@@ -281,7 +328,7 @@ class Carried:
         if unchanged:
             _substitute(region, unchanged)
             keep = [k for k, a in enumerate(args) if a not in unchanged]
-            self._kept, ends = keep, [ends[k] for k in keep]
+            self._kept, ends = keep, [unchanged.get(ends[k], ends[k]) for k in keep]
             self._all = list(self.inits)
             self.inits = [self.inits[k] for k in keep]
             return ends

@@ -15,20 +15,11 @@ from qd_core.frontend.annotations import MatrixType, StructType
 from qd_core.frontend.arithmetic import converted
 from qd_core.frontend.constructors import convert_to
 from qd_core.frontend.context import Lowering, LowerOptions
+from qd_core.frontend.members import Binder, Members
 from qd_core.frontend.intrinsics import kernel_meaning
-from qd_core.frontend.signature import (
-    ArgType,
-    ArrayArg,
-    KernelInfo,
-    MatrixArg,
-    ScalarArg,
-    StructArg,
-    TemplateArg,
-    annotated_type,
-    return_types,
-)
+from qd_core.frontend.signature import ArgType, KernelInfo, annotated_type, return_types
 from qd_core.frontend.statements import block
-from qd_core.frontend.values import MatrixValue, StructValue, describe, flatten
+from qd_core.frontend.values import describe, flatten
 from qd_core.ir.nodes import ArrayType, Function, Param, Role, Value
 
 __all__ = ["LANGUAGE", "LowerOptions", "Lowered", "kernel_meaning", "lower", "lower_kernel"]
@@ -53,6 +44,8 @@ class Lowered:
         ``attrs["return_tuple"]`` tells whether the kernel returns a tuple.
     captured : dict of str to object
         Fields and arrays outside the kernel by the path of their parameter.
+    members : Members
+        What was read of objects and outside the kernel.
     returns : tuple
         Types of the returned values (`DType`, `MatrixType`, `StructType`).
     """
@@ -60,6 +53,7 @@ class Lowered:
     function: Function
     captured: dict[str, Any]
     returns: tuple[Any, ...] = ()
+    members: Members | None = None
 
 
 def lower(info: KernelInfo, arg_types: Sequence[ArgType], options: LowerOptions) -> Function:
@@ -67,7 +61,9 @@ def lower(info: KernelInfo, arg_types: Sequence[ArgType], options: LowerOptions)
     return lower_kernel(info, arg_types, options).function
 
 
-def lower_kernel(info: KernelInfo, arg_types: Sequence[ArgType], options: LowerOptions) -> Lowered:
+def lower_kernel(
+    info: KernelInfo, arg_types: Sequence[ArgType], options: LowerOptions, bind: Binder | None = None
+) -> Lowered:
     """Lower a kernel for the given types of its arguments.
 
     Parameters
@@ -78,15 +74,17 @@ def lower_kernel(info: KernelInfo, arg_types: Sequence[ArgType], options: LowerO
         One type for each of ``info.parameters``.
     options : LowerOptions
         Options that decide the IR.
+    bind : callable, optional
+        Gives the types of members that the kernel reads of objects, and of arrays outside it.
 
     Raises
     ------
     QuadrantsCompilationError
         The kernel is outside the language; the error shows the user's line.
     """
-    ctx = Lowering(info, options)
+    ctx = Lowering(info, options, bind)
     for parameter, kind in zip(info.parameters, arg_types, strict=True):
-        value = _argument(ctx, parameter.name, kind)
+        value = ctx.argument(parameter.name, kind)
         ctx.scope.declare(
             parameter.name, value, readonly=f"Kernel argument {parameter.name!r} is immutable in the kernel"
         )
@@ -98,36 +96,10 @@ def lower_kernel(info: KernelInfo, arg_types: Sequence[ArgType], options: LowerO
     function = Function(info.name, _ordered(ctx), ctx.body, info.span, attrs)
     for text, span in ctx.warnings:
         warnings.warn(f"{text}\n{format_span(span)}", stacklevel=2)
-    return Lowered(function, ctx.captured, returns.types)
+    return Lowered(function, ctx.captured, returns.types, ctx.members)
 
 
-# -- arguments --------------------------------------------------------------------------------------------------------
-def _argument(ctx: Lowering, path: str, kind: ArgType) -> Any:
-    """Value of an argument: its parameters are made on first use where that can be seen, and dropped if unused
-    otherwise.
-    """
-    if isinstance(kind, ScalarArg):
-        return ctx.param(path, kind.dtype)
-    if isinstance(kind, MatrixArg):
-        return MatrixValue(
-            kind.shape, [ctx.param(f"{path}[{at}]", kind.dtype) for at in _positions(kind.shape)], kind.dtype
-        )
-    if isinstance(kind, ArrayArg):
-        return ctx.array_ref(path, kind)
-    if isinstance(kind, StructArg):
-        return StructValue(
-            {name: _argument(ctx, f"{path}.{name}", member) for name, member in kind.members}, kind.origin
-        )
-    assert isinstance(kind, TemplateArg)
-    return ctx.python_object(kind.value, path)
-
-
-def _positions(shape: tuple[int, ...]) -> list[str]:
-    if len(shape) == 1:
-        return [str(i) for i in range(shape[0])]
-    return [f"{i},{j}" for i in range(shape[0]) for j in range(shape[1])]
-
-
+# -- parameters -------------------------------------------------------------------------------------------------------
 def _ordered(ctx: Lowering) -> list[Param]:
     """Parameters that the kernel uses, gradients after their arrays, what core supplies last."""
     used = _used(ctx)

@@ -18,9 +18,11 @@ from qd_core.frontend.components import component_get, component_set, item_of, l
 from qd_core.frontend.context import Lowering, Racy
 from qd_core.frontend.reductions import Accumulator
 from qd_core.frontend.scope import MISSING
+from qd_core.frontend.structs import StructPlace
 from qd_core.frontend.values import (
     ArrayRef,
     MatrixValue,
+    StructRef,
     StructValue,
     describe,
     is_constant_matrix,
@@ -72,6 +74,9 @@ class Known:
         """Element of an array, or item of a compile-time container."""
         if isinstance(self.value, ArrayRef):
             return ElementPlace(self.value, resolve_indices(ctx, self.value, index, node))
+        if isinstance(self.value, StructRef):
+            parts = {n: Known(m).item(ctx, index, node) for n, m in self.value.members.items()}
+            return StructPlace(parts, self.value.type)
         return Known(item_of(ctx, self.value, index, node))
 
 
@@ -191,7 +196,7 @@ class ElementPlace:
         return ElementPlace(self.array, self.indices, (*self.part, *constants))
 
 
-Place = Known | NamePlace | ElementPlace
+Place = Known | NamePlace | ElementPlace | StructPlace
 
 
 # -- resolving --------------------------------------------------------------------------------------------------------

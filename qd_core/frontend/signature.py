@@ -21,8 +21,10 @@ from qd_core.frontend.source import FunctionSource, function_source
 __all__ = [
     "ArgType",
     "ArrayArg",
+    "FieldsArg",
     "KernelInfo",
     "MatrixArg",
+    "ObjectArg",
     "Parameter",
     "ScalarArg",
     "StructArg",
@@ -58,11 +60,13 @@ class MatrixArg:
 
 @dataclass(frozen=True, slots=True)
 class ArrayArg:
-    """An array in memory.
+    """An array in memory: ``ndim`` storage axes with run-time extents, then the static axes ``element_shape``.
 
-    ``order`` and ``offset`` describe how a field stores its axes: index axis ``order[k]`` is storage axis k, and
-    ``offset`` is
-    subtracted from the indices first.
+    The rest describes how a field lies in such an array. ``offset`` is subtracted from the indices. ``order[k]`` is the
+    index axis that storage axis k belongs to, and ``blocks[k]`` the (step, count) of a part of it: the storage index is
+    ``index // step % count``. ``shape`` are the extents of the index axes, known at compile time. Where several fields
+    share elements, the element is a flat vector, and the field's own, of shape ``part``, begins at its scalar ``first``.
+    ``shares`` is the path of an earlier parameter that is the same array.
     """
 
     dtype: DType
@@ -71,6 +75,17 @@ class ArrayArg:
     needs_grad: bool = False
     order: tuple[int, ...] | None = None
     offset: tuple[int, ...] | None = None
+    shape: tuple[int, ...] | None = None
+    blocks: tuple[tuple[int, int], ...] | None = None
+    first: int | None = None
+    part: tuple[int, ...] = ()
+    needs_dual: bool = False
+    shares: str = ""
+
+    @property
+    def index_axes(self) -> int:
+        """Number of indices that an element has."""
+        return self.ndim if self.shape is None else len(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +108,28 @@ class TemplateArg:
     value: Any = field(compare=False, repr=False)
 
 
-ArgType = ScalarArg | MatrixArg | ArrayArg | StructArg | TemplateArg
+@dataclass(frozen=True, slots=True)
+class ObjectArg:
+    """An object whose members are bound when the kernel reads them.
+
+    ``key`` tells which objects are read alike: their class, and the length of a container. With ``typed``, annotations of the
+    class say how members are passed; otherwise arrays are passed and everything else is compiled in.
+    """
+
+    key: Any
+    value: Any = field(compare=False, repr=False)
+    typed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FieldsArg:
+    """A struct field: one array a member, which may be a struct itself. ``origin`` is the `StructType`."""
+
+    members: tuple[tuple[str, ArgType], ...]
+    origin: Any = None
+
+
+ArgType = ScalarArg | MatrixArg | ArrayArg | StructArg | TemplateArg | ObjectArg | FieldsArg
 
 
 # -- signatures -------------------------------------------------------------------------------------------------------

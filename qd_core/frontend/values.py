@@ -12,12 +12,16 @@ for free.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from qd_core.dtypes import DType
 from qd_core.frontend.annotations import MatrixType
 from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Param, Value
+
+if TYPE_CHECKING:
+    from qd_core.frontend.members import Member
+    from qd_core.frontend.signature import ArrayArg
 
 __all__ = [
     "ArrayRef",
@@ -25,7 +29,9 @@ __all__ = [
     "Grouped",
     "MatrixValue",
     "NdRange",
+    "ObjectRef",
     "RangeValue",
+    "StructRef",
     "StructValue",
     "describe",
     "flatten",
@@ -90,43 +96,81 @@ class ArrayRef:
     Attributes
     ----------
     param : Param
-        The parameter; its type has dtype, axes and element shape.
+        The parameter; its type has dtype, storage axes and element shape.
     name : str
         What the user calls it.
-    order : tuple of int or None
-        Storage axis that each index goes to; None for the identity.
-    offset : tuple of int or None
-        Subtracted from the indices.
-    grad : callable or None
-        Returns the reference to the gradient array; None where there is none.
+    layout : ArrayArg or None
+        How indices become storage indices; None where they are the same.
+    grad, dual : callable or None
+        Return the reference to the array of gradients or tangents; None where there is none.
     """
 
-    __slots__ = ("grad", "name", "offset", "order", "param")
+    __slots__ = ("dual", "grad", "layout", "name", "param")
 
     def __init__(
         self,
         param: Param,
         name: str,
         grad: Callable[[], ArrayRef] | None = None,
-        order: tuple[int, ...] | None = None,
-        offset: tuple[int, ...] | None = None,
+        layout: ArrayArg | None = None,
+        dual: Callable[[], ArrayRef] | None = None,
     ) -> None:
-        self.param, self.name, self.grad, self.order, self.offset = param, name, grad, order, offset
+        self.param, self.name, self.grad, self.layout, self.dual = param, name, grad, layout, dual
+
+    @property
+    def order(self) -> tuple[int, ...] | None:
+        """Index axis of each storage axis; None for the identity."""
+        return self.layout.order if self.layout is not None else None
+
+    @property
+    def offset(self) -> tuple[int, ...] | None:
+        """Subtracted from the indices."""
+        return self.layout.offset if self.layout is not None else None
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Extents of the index axes where they are known at compile time."""
+        return self.layout.shape if self.layout is not None else None
 
     @property
     def ndim(self) -> int:
-        """Axes with a run-time extent."""
-        return self.param.type.ndim
+        """Number of indices of an element."""
+        return self.layout.index_axes if self.layout is not None else self.param.type.ndim
 
     @property
     def element_shape(self) -> tuple[int, ...]:
-        """Static trailing axes."""
-        return self.param.type.element_shape
+        """Shape of an element."""
+        shared = self.layout is not None and self.layout.first is not None
+        return self.layout.part if shared else self.param.type.element_shape  # type: ignore[union-attr]
 
     @property
     def dtype(self) -> DType:
         """Scalar type of the elements."""
         return self.param.type.dtype
+
+
+class StructRef:
+    """A struct field: arrays by member name, which all have the same index axes."""
+
+    __slots__ = ("members", "name", "type")
+
+    def __init__(self, members: dict[str, ArrayRef | StructRef], type: Any, name: str) -> None:
+        self.members, self.type, self.name = members, type, name
+
+    @property
+    def first(self) -> ArrayRef:
+        """The array of the first member, which has the axes of all."""
+        member = next(iter(self.members.values()))
+        return member.first if isinstance(member, StructRef) else member
+
+
+class ObjectRef:
+    """An argument of a dataclass: its members are parameters, made when they are read."""
+
+    __slots__ = ("member", "value")
+
+    def __init__(self, value: Any, member: Member) -> None:
+        self.value, self.member = value, member
 
 
 class Capturable(Protocol):
@@ -277,6 +321,10 @@ def describe(x: Any) -> str:
         return f"struct({', '.join(x.members)})"
     if isinstance(x, ArrayRef):
         return f"array {x.name!r} of {x.ndim} axes"
+    if isinstance(x, StructRef):
+        return f"struct field {x.name!r} of {x.first.ndim} axes"
+    if isinstance(x, ObjectRef):
+        return f"{x.member.path!r} ({type(x.value).__name__})"
     if isinstance(x, (tuple, list)):
         return f"{type(x).__name__} of {len(x)}"
     return f"{type(x).__name__} {x!r}" if is_number(x) or isinstance(x, str) else type(x).__name__
