@@ -8,8 +8,9 @@ iterations to preserve.
 from __future__ import annotations
 
 from qd_core import dtypes as dt
+from qd_core.codegen.llvm.elementwise import Typed
 from qd_core.codegen.llvm.emitter import HANDLERS, Emitter, Lane
-from qd_core.codegen.llvm.memory import Place, from_memory, last_value, offsets, place, pointer, to_memory
+from qd_core.codegen.llvm.memory import Place, from_memory, last_value, offsets, place, pointer, read, to_memory, write
 from qd_core.codegen.llvm.types import LLVM, MEMORY, literal
 from qd_core.dtypes import DType
 from qd_core.ir.nodes import Node
@@ -76,8 +77,13 @@ def update(em: Emitter, kind: str, d: DType, pointer: str, value: str) -> str:
 def _atomic(em: Emitter, node: Node) -> None:
     param, *indices, value = node.operands
     kind, d, lane = node.attrs["kind"], value.type, em.env[value]
+    if node in em.totals:
+        _accumulate(em, kind, em.totals[node], lane, d)
+        return
     at = place(em, param, indices)
-    if em.lanes == 1:
+    if node in em.owned:
+        em.env[node] = _plain(em, kind, at, lane, d)
+    elif em.lanes == 1:
         old = update(em, kind, d, pointer(em, at, MEMORY[d]), to_memory(em, lane.ref, d, False))
         em.env[node] = Lane(from_memory(em, old, d, False))
     elif at.uniform and node not in em.used:
@@ -85,6 +91,38 @@ def _atomic(em: Emitter, node: Node) -> None:
         update(em, kind, d, pointer(em, at, MEMORY[d]), to_memory(em, combined, d, False))
     else:
         em.env[node] = Lane(_each_lane(em, kind, at, lane, d), True)
+
+
+def _accumulate(em: Emitter, kind: str, total: str, lane: Lane, d: DType) -> None:
+    """Combine the active lanes into an accumulator."""
+    wide = em.lanes > 1
+    t = em.typed(d, wide)
+    value = em.widen(lane, d) if wide else lane.ref
+    if em.mask is not None:
+        value = em.new(f"select {em.mask_type} {em.mask}, {t} {value}, {t} splat ({LLVM[d]} {identity(kind, d)})")
+    old = em.new(f"load {t}, ptr {total}, align 64")
+    em.line(f"store {t} {combine(Typed(em, d, wide), kind, old, value)}, ptr {total}, align 64")
+
+
+def _plain(em: Emitter, kind: str, at: Place, lane: Lane, d: DType) -> Lane:
+    """Read, combine and write elements that no other iteration touches; return the old values."""
+    old = read(em, at, d)
+    value = lane
+    if kind != "exchange":
+        wide = old.wide or lane.wide
+        typed = Typed(em, d, wide)
+        a, b = (em.widen(old, d), em.widen(lane, d)) if wide else (old.ref, lane.ref)
+        value = Lane(combine(typed, kind, a, b), wide)
+    write(em, at, d, value)
+    return old
+
+
+def combine(t: Typed, kind: str, a: str, b: str) -> str:
+    """Combine two values outside memory."""
+    if kind in ("min", "max"):
+        name = f"{kind}num" if t.dtype.is_real else f"{'s' if t.dtype.is_signed else 'u'}{kind}"
+        return t.call(name, a, b)
+    return t.op(f"fadd {t.em.flags}" if t.dtype.is_real else kind, a, b)
 
 
 def _each_lane(em: Emitter, kind: str, at: Place, lane: Lane, d: DType) -> str:

@@ -63,7 +63,7 @@ def has_loop(region: Region) -> bool:
     return any(n.op.name in ("for", "while") or any(has_loop(r) for r in n.regions) for n in region.nodes if n.regions)
 
 
-_SMALL_LOOPS = 200
+_SMALL_LOOPS = 400
 """Nodes of a body whose values fit the registers twice."""
 
 

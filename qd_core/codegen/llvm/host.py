@@ -16,6 +16,7 @@ from qd_core import dtypes as dt
 from qd_core.codegen.llvm.cost import count_nodes, has_loop, region_cycles
 from qd_core.codegen.llvm.emitter import Emitter, Lane
 from qd_core.codegen.llvm.module import ModuleWriter, uses_scratch
+from qd_core.codegen.llvm.ownership import Ownership, Totals
 from qd_core.codegen.llvm.target import TaskForm
 from qd_core.codegen.llvm.types import KERNEL, LLVM
 from qd_core.ir.nodes import Region
@@ -56,7 +57,9 @@ class HostForm(TaskForm):
         """Write one task."""
         em = module.emitter(module.lanes(task))
         em.prepare(task.body, module.divergence(task))
-        if task.extents:
+        if em.lanes > 1 or (task.extents and not task.attrs.get("serialize")):
+            self._parallel(module, em, number, task)
+        elif task.extents:
             _Rows(self, em, task, _first_axis(module.program, number)).write()
         else:
             em.jump("serial")
@@ -66,6 +69,13 @@ class HostForm(TaskForm):
         parameters = "ptr noalias readonly %words, ptr noalias readonly %extents, i64 %begin, i64 %end, ptr %worker"
         head = f"define void @task_{number}({parameters})"
         module.functions.append("\n".join([f"{head} {module.attributes} {{", "entry:", *em.entry, *em.lines, "}"]))
+
+    def _parallel(self, module: ModuleWriter, em: Emitter, number: int, task: Task) -> None:
+        found = Ownership(task.body, task.body.args, module.disjoint)
+        em.owned = found.owned
+        totals = Totals(em, found)
+        _Rows(self, em, task, _first_axis(module.program, number)).write()
+        totals.finish()
 
     def iteration(self, em: Emitter, body: Region) -> None:
         """Write one run of the body, with private memory given back at its end."""

@@ -25,7 +25,7 @@ from qd_core.codegen.llvm.types import LLVM, MEMORY
 from qd_core.dtypes import DType
 from qd_core.ir.nodes import Node, Param, Value
 
-__all__ = ["Place", "place"]
+__all__ = ["Place", "place", "read", "write"]
 
 
 @dataclass(slots=True)
@@ -181,9 +181,12 @@ def to_memory(em: Emitter, ref: str, d: DType, wide: bool) -> str:
 
 def _load(em: Emitter, node: Node) -> None:
     param, *indices = node.operands
-    d = node.type
-    at = place(em, param, indices)
-    meta = em.module.alias(param)
+    em.env[node] = read(em, place(em, param, indices), node.type)
+
+
+def read(em: Emitter, at: Place, d: DType) -> Lane:
+    """Read the lanes' elements."""
+    meta = em.module.alias(at.param)
     if at.uniform:
         raw = em.new(f"load {MEMORY[d]}, {em.target.pointer} {pointer(em, at, MEMORY[d])}, align {d.nbytes}{meta}")
     elif at.vector is None and at.step == 1:
@@ -192,7 +195,7 @@ def _load(em: Emitter, node: Node) -> None:
         raw = _load_stepped(em, at, d, meta)
     else:
         raw = _gather(em, at, d, meta)
-    em.env[node] = Lane(from_memory(em, raw, d, not at.uniform), not at.uniform)
+    return Lane(from_memory(em, raw, d, not at.uniform), not at.uniform)
 
 
 def _load_contiguous(em: Emitter, at: Place, d: DType, meta: str) -> str:
@@ -268,9 +271,12 @@ def _gather(em: Emitter, at: Place, d: DType, meta: str) -> str:
 # -- stores ------------------------------------------------------------------------------------------------------------
 def _store(em: Emitter, node: Node) -> None:
     param, *indices, value = node.operands
-    d, lane = value.type, em.env[value]
-    at = place(em, param, indices)
-    meta = em.module.alias(param)
+    write(em, place(em, param, indices), value.type, em.env[value])
+
+
+def write(em: Emitter, at: Place, d: DType, lane: Lane) -> None:
+    """Write the lanes' elements; the last active lane wins where they meet."""
+    meta = em.module.alias(at.param)
     if at.uniform:
         scalar = to_memory(em, last_value(em, lane, d), d, False)
         em.line(f"store {MEMORY[d]} {scalar}, {em.target.pointer} {pointer(em, at, MEMORY[d])}, align {d.nbytes}{meta}")

@@ -29,6 +29,8 @@ class ModuleWriter:
     ----------
     offsets : dict of Param to int
         First argument word of each parameter.
+    words : int
+        Argument words of all parameters.
     functions : list of str
         Finished functions.
     sites : set of int
@@ -49,7 +51,8 @@ class ModuleWriter:
         self._metadata = ["!0 = !{}"]
         self._alias: dict[Value, str] = {}
         self._place_parameters()
-        if NO_OVERLAP in options.variant.guards:
+        self.disjoint = NO_OVERLAP in options.variant.guards
+        if self.disjoint:
             self._separate_arrays()
 
     def _place_parameters(self) -> None:
@@ -59,6 +62,7 @@ class ModuleWriter:
             at += 1 + 2 * param.type.ndim if isinstance(param.type, ArrayType) else 1
             if param.role is Role.LOG:
                 self._log = param
+        self.words = at
 
     def _separate_arrays(self) -> None:
         """Metadata that says: accesses of different array leaves do not overlap."""
