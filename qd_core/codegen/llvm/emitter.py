@@ -76,6 +76,10 @@ class Emitter:
     ----------
     mask : str or None
         Vector of i1 that says which lanes are active; None where all are. At least one is, wherever code runs.
+    owned : set of Node
+        Atomics on elements that no other iteration touches.
+    totals : dict of Node to str
+        Accumulators of atomics that are done once, at the end of the task.
     lines, entry : list of str
         The body so far, and the lines of the entry block that come before it.
     block : str
@@ -97,6 +101,8 @@ class Emitter:
         self.varying: set[Value] = set()
         self.divergent: set[Node] = set()
         self.used: set[Value] = set()
+        self.owned: set[Node] = set()
+        self.totals: dict[Node, str] = {}
         self.linear = Lane("0")
         self.scalar = LLVM
         self.vector = {d: f"<{lanes} x {t}>" for d, t in LLVM.items()}
@@ -104,6 +110,8 @@ class Emitter:
         self.suffix = {d: f"v{lanes}{s}" for d, s in SUFFIX.items()}
         self.mask_type = self.vector[dt.u1]
         self.flags = module.flags
+        own = module.target.form.handlers
+        self.handlers = {**HANDLERS, **own} if own else HANDLERS
 
     # -- text -----------------------------------------------------------------------------------------------------
     def new(self, text: str) -> str:
@@ -322,7 +330,7 @@ class Emitter:
 
     def nodes(self, region: Region) -> None:
         """Write a region but its terminator."""
-        handlers = HANDLERS
+        handlers = self.handlers
         for node in region.nodes[:-1]:
             handlers[node.op.name](self, node)
 

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qd_core.codegen.llvm.emitter import Emitter
     from qd_core.codegen.llvm.module import ModuleWriter
+    from qd_core.ir.nodes import Node
     from qd_core.ir.program import Task
 
 __all__ = ["LlvmTarget", "TaskForm"]
 
 
 class TaskForm(ABC):
-    """How tasks become functions of the target: who calls them, and where an iteration's indices come from."""
+    """How tasks become functions of the target: who calls them, and where an iteration's indices come from.
+
+    Attributes
+    ----------
+    handlers : mapping
+        Writers of operations, by name, that take the place of the package's own.
+    """
+
+    handlers: Mapping[str, Callable[[Emitter, Node], Any]] = MappingProxyType({})
 
     @abstractmethod
     def task(self, module: ModuleWriter, number: int, task: Task) -> None:
