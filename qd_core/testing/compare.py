@@ -33,20 +33,21 @@ EXACT = CompileOptions(fast_math=False)
 
 
 def clone(arguments: Arguments, types: Mapping[DType, DType] | None = None) -> dict[str, Any]:
-    """Copy arguments, in other real types where ``types`` says so; arrays that share memory share it in the copy too."""
+    """Copy arguments, in other real types where ``types`` says so; arrays that share memory share it in the copy."""
     mapping = {a.numpy: b.numpy for a, b in (types or {}).items()}
-    roots: dict[int, Array] = {}
+    roots: dict[tuple[int, int], Array] = {}
     return {path: _clone(value, mapping, roots) for path, value in arguments.items()}
 
 
-def _clone(value: Any, mapping: Mapping[Any, Any], roots: dict[int, Array]) -> Any:
+def _clone(value: Any, mapping: Mapping[Any, Any], roots: dict[tuple[int, int], Array]) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     root = _root(value)
-    copy = roots.get(id(root))
+    place = (root.ctypes.data, root.nbytes)
+    copy = roots.get(place)
     if copy is None:
         with np.errstate(all="ignore"):
-            copy = roots[id(root)] = np.array(root, mapping.get(root.dtype, root.dtype), order="K", copy=True)
+            copy = roots[place] = np.array(root, mapping.get(root.dtype, root.dtype), order="K", copy=True)
     ratio = copy.itemsize / root.itemsize
     offset = int((value.ctypes.data - root.ctypes.data) * ratio)
     steps = tuple(int(s * ratio) for s in value.strides)

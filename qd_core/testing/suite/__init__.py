@@ -7,6 +7,8 @@ In a backend's repository, ``tests/test_conformance.py`` is one line::
 
 from __future__ import annotations
 
-from qd_core.testing.suite.elementwise import *  # noqa: F403
 from qd_core.testing.suite.atomics import *  # noqa: F403
 from qd_core.testing.suite.control import *  # noqa: F403
+from qd_core.testing.suite.elementwise import *  # noqa: F403
+from qd_core.testing.suite.launcher import *  # noqa: F403
+from qd_core.testing.suite.memory import *  # noqa: F403

@@ -47,7 +47,7 @@ def cases(**marks: Any) -> list[Any]:
 
 
 def contributions(kind: str, dtype: DType) -> tuple[Array, Array, Array]:
-    """Return start values of the bins, and each lane's value and bin: sums are exact, and no value comes back by chance."""
+    """Return start values of the bins, and each lane's value and bin; sums are exact, no value comes back by chance."""
     if dtype is dt.u1:
         values = np.array([0, 0, 1, 1, 0, 0, 0, 0], bool)  # one change a place: it cannot change back
         return np.full(BINS, kind == "and"), ~values if kind == "and" else values, np.arange(8) % 2

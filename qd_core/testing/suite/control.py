@@ -19,7 +19,7 @@ from qd_core.testing.plugin import requires
 __all__ = [
     "test_branches", "test_extents_that_the_device_computes", "test_loops", "test_loops_end_early", "test_many_axes", "test_no_iterations",
     "test_private_memory", "test_scalars_of_every_type", "test_serial_code_between_parallel_loops", "test_unbounded_loops",
-]  # fmt: skip
+]
 
 N = 37
 """Iterations: no multiple of any vector width."""
@@ -93,7 +93,7 @@ def test_branches(device: DeviceUnderTest) -> None:
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_loops(device: DeviceUnderTest, reverse: bool) -> None:
-    """Bounds that differ between lanes, empty ones among them; nested loops with carried values, upward and downward."""
+    """Bounds that differ between lanes, empty ones among them; nested loops with carried values, up and down."""
     x, y = array(dt.i32, "x"), array(dt.f32, "y")
 
     def write(b: Builder, i: Value) -> Value:
