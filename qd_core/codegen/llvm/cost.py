@@ -71,9 +71,10 @@ def choose_lanes(region: Region, lanes: int, divergent: bool) -> int:
     """Return how many lanes a body gets on a target whose registers hold ``lanes`` 32-bit elements.
 
     An inner loop that carries values waits for its own results: two vectors in flight hide that (measured: 6.9 instead
-    of 12.4 ms for a recurrence of a sine). Not where lanes leave at different iterations, and not for 64-bit reals,
-    which fill two registers already.
+    of 12.4 ms for a recurrence of a sine), unless lanes leave at different iterations. 64-bit reals fill two registers
+    already; in long straight code one register of them is as fast, and half the code.
     """
-    if divergent or not has_loop(region) or count_nodes(region) > _SMALL_LOOPS:
-        return lanes
-    return lanes if any(node.type is dt.f64 for node in walk(region)) else 2 * lanes
+    small, loops = count_nodes(region) <= _SMALL_LOOPS, has_loop(region)
+    if any(node.type is dt.f64 for node in walk(region)):
+        return lanes if small or loops else max(lanes // 2, 1)
+    return 2 * lanes if small and loops and not divergent else lanes
