@@ -23,8 +23,8 @@ __all__ = ["FORMAT", "CpuCompiler"]
 FORMAT = "host-object"
 
 LARGE = 1500
-"""Lines of IR above which the cheaper pipeline is taken. Measured on vector code of 500 to 8000 operations: the same code
-in two thirds of the time, since the IR's builder has found common values already.
+"""Lines of IR above which the cheaper pipeline is taken. Measured on vector code of 500 to 8000 operations: the same
+code in two thirds of the time, since the builder of the IR has found common values already.
 """
 
 # No estimates in place of division and square root: their refinement steps give NaN at the ends of the range.
