@@ -174,9 +174,9 @@ def load_element(
 ) -> Any:
     """Load an element, or the component (row) ``part`` of it, whose remaining shape is ``shape``."""
     shape = array.element_shape if shape is None else shape
+    ctx.at(node)
     ok = _inside(ctx, array, indices)
     at = _storage(ctx, array, indices)
-    ctx.at(node)
 
     def access() -> list[Value]:
         return [ctx.builder.load(array.param, (*at, *_component(ctx, array, (*part, *c)))) for c in components(ctx, shape)]
@@ -214,9 +214,9 @@ def store_element(
     """Store to an element, or to the component ``part`` of it."""
     shape = array.element_shape if shape is None else shape
     items = element_like(ctx, array, shape, value, node)
+    ctx.at(node)
     ok = _inside(ctx, array, indices)
     at = _storage(ctx, array, indices)
-    ctx.at(node)
 
     def access() -> list[Value]:
         for c, item in zip(components(ctx, shape), items, strict=True):
@@ -239,9 +239,9 @@ def atomic_element(
     """Combine ``value`` into an element (component) by ``kind``, each scalar atomically; return the old value."""
     shape = array.element_shape if shape is None else shape
     items = element_like(ctx, array, shape, value, node)
+    ctx.at(node)
     ok = _inside(ctx, array, indices)
     at = _storage(ctx, array, indices)
-    ctx.at(node)
 
     def access() -> list[Value]:
         pairs = zip(components(ctx, shape), items, strict=True)
