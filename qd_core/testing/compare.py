@@ -75,7 +75,8 @@ class Expected:
         """Hold the device's array ``path`` against the reference's."""
         reference = self.run.arrays.get(path, self.arguments.get(path))
         exact, narrow = self.exact.get(path), self.narrow.get(path)
-        assert_close(actual, reference, exact, narrow if actual.dtype == np.float64 else None, what=what + path)
+        narrow = narrow if actual.dtype == np.float64 else None
+        assert_close(actual, reference, exact, narrow, together=True, what=what + path)
 
 
 def expect(function: Function, arguments: Arguments) -> Expected:

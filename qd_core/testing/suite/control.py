@@ -17,8 +17,16 @@ from qd_core.testing.kernels import array, parallel
 from qd_core.testing.plugin import requires
 
 __all__ = [
-    "test_branches", "test_extents_that_the_device_computes", "test_loops", "test_loops_end_early", "test_many_axes", "test_no_iterations",
-    "test_private_memory", "test_scalars_of_every_type", "test_serial_code_between_parallel_loops", "test_unbounded_loops",
+    "test_branches",
+    "test_extents_that_the_device_computes",
+    "test_loops",
+    "test_loops_end_early",
+    "test_many_axes",
+    "test_no_iterations",
+    "test_private_memory",
+    "test_scalars_of_every_type",
+    "test_serial_code_between_parallel_loops",
+    "test_unbounded_loops",
 ]
 
 N = 37

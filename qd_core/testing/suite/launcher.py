@@ -1,4 +1,4 @@
-"""The launcher matrix: every kind of argument, with and without gradient, read and written, of any size, aliased or not.
+"""The launcher matrix: every kind of argument, with and without gradient, read or written, of any size, aliased or not.
 
 Each launch is made twice: the first goes through the Python packer, the second, where there is one, through the native.
 """
@@ -213,7 +213,9 @@ def test_launches_change_only_what_they_write(device: DeviceUnderTest, kind: str
     access(*arguments, 1.0)
     got = contents(arguments[2])
     kept = np.arange(100) % 3 != 0
-    np.testing.assert_array_equal(got[kept].view(np.uint32), part[kept].view(np.uint32), "places not written have changed")
+    np.testing.assert_array_equal(
+        got[kept].view(np.uint32), part[kept].view(np.uint32), "places not written have changed"
+    )
 
 
 def contents(argument: Any) -> Array:
