@@ -28,6 +28,7 @@ __all__ = [
     "ContractVersionError",
     "DeviceFault",
     "DuplicateBackendError",
+    "GradientCheckError",
     "InvalidIRError",
     "LaunchError",
     "NotDifferentiableError",
@@ -307,6 +308,12 @@ class OptionError(QuadrantsError, KeyError):
     """An option of ``qd.init`` or of a compilation is unknown or has a value that it cannot take."""
 
     code = "QD204"
+
+
+class GradientCheckError(QuadrantsAssertionError):
+    """Derivatives that should agree do not (`qd.ad.gradcheck`)."""
+
+    code = "QD205"
 
 
 class LaunchError(QuadrantsRuntimeError):

@@ -25,6 +25,7 @@ from qd_core.runtime.context import Options, Runtime, current
 from qd_core.runtime.interop import ArraySource
 from qd_core.runtime.launch import Executable
 from qd_core.runtime.results import Results
+from qd_core.runtime.stages import passed
 
 if TYPE_CHECKING:
     from qd_core.runtime.tape import Recorder
@@ -146,6 +147,18 @@ class Kernel:
             executable = self._executables[key] = self._build(runtime, types, active)
         return executable, bound
 
+    def lowered(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> tuple[Function, Bound]:
+        """Return the kernel's IR for a call, before any derivative is taken, and the call's leaf values."""
+        options = current().options
+        bound = Bound(options)
+        values = bind_call(self.info, args, kwargs or {})
+        types = tuple(bind_argument(bound, p.name, p.annotation, v) for p, v in zip(self.info.parameters, values, strict=True))
+        return lower(self.info, types, lower_options(options)), bound
+
+    def executable_of(self, runtime: Runtime, function: Function) -> Executable:
+        """Compile a function for this kernel's mode: what `lowered` gave, or a derivative of it."""
+        return self._finish(runtime, function)
+
     def _drop_stale(self, runtime: Runtime) -> None:
         for key in [k for k in self._executables if k[0] != runtime.generation]:
             del self._executables[key]
@@ -160,6 +173,7 @@ class Kernel:
 
     def _build(self, runtime: Runtime, types: tuple[ArgType, ...], active: frozenset[str]) -> Executable:
         primal = lower(self.info, types, lower_options(runtime.options))
+        passed("lowered", primal)
         executable = self._finish(runtime, self.transform(primal, active))
         if executable.disjoint:
             executable.alternative = functools.cache(lambda: self._finish(runtime, self.transform(primal, active, shared=True)))
@@ -168,6 +182,8 @@ class Kernel:
     def _finish(self, runtime: Runtime, function: Function) -> Executable:
         options = compile_options(runtime.options)
         results = results_of(function) if self.mode != REVERSE else None
+        if self.mode != PRIMAL:
+            passed("differentiated", function)
         executable = Executable.build(runtime, offload(function), options, results, self.info.span)
         executable.disjoint = function.attrs.get("no_overlap", ())
         return executable

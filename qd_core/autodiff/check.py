@@ -81,7 +81,7 @@ def compare(
     function : Function
         A kernel; it is not changed.
     values : mapping of str to ndarray or number
-        Arguments by path; not changed. Real arrays are converted to f64.
+        Arguments by path; not changed. Real arrays are converted to f64. Paths with the same object are one array.
     execute : callable
         Runs a function; `Execute`. It gets a function of its own each time.
     without : sequence of str
@@ -104,7 +104,8 @@ def compare(
         See `reverse` and `forward`.
     """
     double = in_double(function)
-    point = {k: _widened(v) for k, v in values.items()}
+    wide = {id(v): _widened(v) for v in values.values()}
+    point = {k: wide[id(v)] for k, v in values.items()}
     paths = [p.path for p in double.params if _differentiated(p, without)]
     random = np.random.default_rng(seed)
     found = tuple(_Probe(double, point, paths, execute, step).direction(random) for _ in range(directions))
@@ -181,10 +182,10 @@ class _Probe:
     step: float
 
     def direction(self, random: np.random.Generator) -> Direction:
-        move = {p: np.asarray(random.normal(size=self.point[p].shape)) for p in self.paths}
-        weight = {p: np.asarray(random.normal(size=self.point[p].shape)) for p in self.paths}
-        adjoints, tangents, slopes = self.adjoints(weight), self.tangents(move), self.difference(move)
-        terms = [adjoints[p] * move[p] for p in self.paths] + [weight[p] * tangents[p] for p in self.paths]
+        move, weight = self.normal(random), self.normal(random)
+        found = self.adjoints(weight), self.tangents(move), self.difference(move)
+        adjoints, tangents, slopes = ({p: a[p] for p in self.own} for a in found)
+        terms = [adjoints[p] * move[p] for p in self.own] + [weight[p] * tangents[p] for p in self.own]
         return Direction(
             _inner(adjoints, move),
             _inner(weight, tangents),
@@ -192,15 +193,27 @@ class _Probe:
             sum(float(np.abs(t).sum()) for t in terms),
         )
 
+    @property
+    def own(self) -> list[str]:
+        """The first path of every array."""
+        return list({id(self.point[p]): p for p in reversed(self.paths)}.values())
+
+    def normal(self, random: np.random.Generator) -> dict[str, Array]:
+        made = {id(self.point[p]): np.asarray(random.normal(size=self.point[p].shape)) for p in reversed(self.own)}
+        return {p: made[id(self.point[p])] for p in self.paths}
+
     def run(self, function: Function, extra: Mapping[str, Array], at: Mapping[str, Any]) -> dict[str, Any]:
-        values = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in {**at, **extra}.items()}
+        values = {**at, **extra}
+        copies = {id(v): v.copy() if isinstance(v, np.ndarray) else v for v in values.values()}
+        values = {k: copies[id(v)] for k, v in values.items()}
         self.execute(function, values)
         return values
 
     def adjoints(self, weight: Mapping[str, Array]) -> dict[str, Array]:
         after = self.run(in_double(self.function), {}, self.point)
         gradients = {f"{p}.grad": weight[p] for p in self.paths}
-        done = self.run(reverse(self.function, self.paths), gradients, after)
+        back = reverse(self.function, self.paths, shared=len(self.own) < len(self.paths))
+        done = self.run(back, gradients, after)
         return {p: done[f"{p}.grad"] for p in self.paths}
 
     def tangents(self, move: Mapping[str, Array]) -> dict[str, Array]:
@@ -210,10 +223,11 @@ class _Probe:
     def difference(self, move: Mapping[str, Array]) -> dict[str, Array]:
         ends: list[dict[str, Any]] = []
         for sign in (1.0, -1.0):
-            moved = {p: np.asarray(self.point[p] + sign * self.step * move[p]) for p in self.paths}
-            ends.append(self.run(in_double(self.function), moved, self.point))
+            places = {id(self.point[p]): np.asarray(self.point[p] + sign * self.step * move[p]) for p in self.own}
+            moved = {k: places.get(id(v), v) for k, v in self.point.items()}
+            ends.append(self.run(in_double(self.function), {}, moved))
         return {p: (ends[0][p] - ends[1][p]) / (2 * self.step) for p in self.paths}
 
 
 def _inner(a: Mapping[str, Array], b: Mapping[str, Array]) -> float:
-    return sum(float(np.sum(a[p] * b[p])) for p in a)
+    return sum(float(np.sum(a[p] * b[p])) for p in a if p in b)
