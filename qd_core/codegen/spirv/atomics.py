@@ -1,4 +1,9 @@
-"""Atomics on array elements: one instruction where the target has it, else a loop of compare-and-swap on the word that holds the element."""
+"""Atomics on array elements: one instruction where the target has it, else a loop of compare-and-swap on the word that holds the element.
+
+Every atomic instruction stands in a small function that takes the pointer as a parameter. Drivers inline it; translators to source text need
+it, because they name an atomic's address space after a variable or a parameter, and a pointer made of an address has neither
+(`docs/moltenvk.md`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ from qd_core import dtypes as dt
 from qd_core.codegen.spirv.arithmetic import combine
 from qd_core.codegen.spirv.control import loop
 from qd_core.codegen.spirv.emitter import HANDLERS, Emitter
+from qd_core.codegen.spirv.grammar import code, enum
 from qd_core.codegen.spirv.memory import element_address, from_memory, to_memory
 from qd_core.dtypes import DType
 from qd_core.errors import UnsupportedError
@@ -56,8 +62,28 @@ def _native(em: Emitter, kind: str, dtype: DType, address: int, value: int) -> i
     return _apply(em, "AtomicFAddEXT", em.type(dtype), address, value)
 
 
-def _apply(em: Emitter, instruction: str, kind: int, address: int, value: int) -> int:
-    return em.op(instruction, kind, em.pointer(address, kind), em.u32(_DEVICE), em.u32(_RELAXED), value)
+def _apply(em: Emitter, instruction: str, kind: int, address: int, *values: int) -> int:
+    """Call the function of an atomic instruction on the ``kind`` at ``address``."""
+    pointer = em.module.pointer("PhysicalStorageBuffer", kind)
+    function = em.shared((instruction, kind), lambda: _function(em, instruction, kind, pointer, len(values)))
+    return em.op("FunctionCall", kind, function, em.op("ConvertUToPtr", pointer, address), *values)
+
+
+def _function(em: Emitter, instruction: str, kind: int, pointer: int, count: int) -> int:
+    """Write the function of an atomic instruction with ``count`` operands after the pointer; return its id."""
+    m, function = em.module, em.module.id()
+    signature = m.type("Function", kind, pointer, *(kind,) * count)
+    scope, relaxed = em.u32(_DEVICE), em.u32(_RELAXED)
+    with em.writing(m.functions):
+        em.out.append(5 << 16 | code("Function"))
+        em.out += (kind, function, enum("FunctionControl", "None"), signature)
+        place, *values = (em.op("FunctionParameter", t) for t in (pointer, *(kind,) * count))
+        m.decorate(place, "Aliased")
+        em.do("Label", m.id())
+        semantics = (relaxed, relaxed) if instruction == "AtomicCompareExchange" else (relaxed,)
+        em.do("ReturnValue", em.op(instruction, kind, place, scope, *semantics, *values))
+        em.do("FunctionEnd")
+    return function
 
 
 def atomic_add_u32(em: Emitter, address: int, value: int) -> int:
@@ -67,12 +93,7 @@ def atomic_add_u32(em: Emitter, address: int, value: int) -> int:
 
 def compare_exchange_u32(em: Emitter, address: int, value: int, expected: int) -> int:
     """Write ``value`` where memory holds ``expected``; return the old value."""
-    return _compare_exchange(em, dt.u32, em.pointer(address, em.type(dt.u32)), value, expected)
-
-
-def _compare_exchange(em: Emitter, word: DType, pointer: int, value: int, expected: int) -> int:
-    scope, relaxed = em.u32(_DEVICE), em.u32(_RELAXED)
-    return em.op("AtomicCompareExchange", em.type(word), pointer, scope, relaxed, relaxed, value, expected)
+    return _apply(em, "AtomicCompareExchange", em.type(dt.u32), address, value, expected)
 
 
 def _emulated(em: Emitter, node: Node, kind: str, dtype: DType, address: int, value: int) -> int:
@@ -89,10 +110,10 @@ def _emulated(em: Emitter, node: Node, kind: str, dtype: DType, address: int, va
     def body(phis: list[int]) -> list[int]:
         old = phis[0]
         new = field.insert(old, combine(em, kind, dtype, field.extract(old), value))
-        found = _compare_exchange(em, word, em.pointer(field.address, em.type(word)), new, old)
+        found = _apply(em, "AtomicCompareExchange", em.type(word), field.address, new, old)
         return [found, em.op("INotEqual", em.bool, found, old)]
 
-    first = em.op("AtomicLoad", em.type(word), em.pointer(field.address, em.type(word)), em.u32(_DEVICE), em.u32(_RELAXED))
+    first = _apply(em, "AtomicLoad", em.type(word), field.address)
     phis = loop(em, [em.type(word), em.bool], [first, em.const(dt.u1, True)], test, body)
     return field.extract(phis[0])
 

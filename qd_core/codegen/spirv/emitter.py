@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from qd_core import dtypes as dt
@@ -87,13 +87,17 @@ class Emitter:
         return self.op("ExtInst", type_id, self.module.extended, extended(name), *operands)
 
     @contextmanager
-    def entry(self) -> Iterator[None]:
-        """Write into the entry block, whatever block is current."""
-        out, self.out = self.out, self.module.prologue
+    def writing(self, section: list[int]) -> Iterator[None]:
+        """Append instructions to another section of the module."""
+        out, self.out = self.out, section
         try:
             yield
         finally:
             self.out = out
+
+    def entry(self) -> AbstractContextManager[None]:
+        """Write into the entry block, whatever block is current."""
+        return self.writing(self.module.prologue)
 
     def shared(self, key: Any, make: Callable[[], int]) -> int:
         """Return what ``make()`` wrote into the entry block for ``key``."""

@@ -47,7 +47,9 @@ ConstantTrue 41 T R
 ConstantFalse 42 T R
 Constant 43 T R V
 Function 54 T R FunctionControl I
+FunctionParameter 55 T R
 FunctionEnd 56
+FunctionCall 57 T R I I*
 Variable 59 T R StorageClass I?
 Load 61 T R I A?
 Store 62 I I A?
@@ -126,6 +128,7 @@ Label 248 R
 Branch 249 I
 BranchConditional 250 I I I L*
 Return 253
+ReturnValue 254 I
 AtomicFAddEXT 6035 T R I I I I
 """
 
@@ -142,7 +145,7 @@ ENUMS: dict[str, dict[str, int]] = {
     "MemoryModel": {"GLSL450": 1},
     "ExecutionMode": {"LocalSize": 17, "DenormPreserve": 4459, "SignedZeroInfNanPreserve": 4461, "RoundingModeRTE": 4462},
     "StorageClass": {"Input": 1, "Function": 7, "PushConstant": 9, "PhysicalStorageBuffer": 5349},
-    "Decoration": {"Block": 2, "ArrayStride": 6, "BuiltIn": 11, "Offset": 35, "NoContraction": 42, "AliasedPointer": 5356},
+    "Decoration": {"Block": 2, "ArrayStride": 6, "BuiltIn": 11, "Aliased": 20, "Offset": 35, "NoContraction": 42, "AliasedPointer": 5356},
     "BuiltIn": {"NumWorkgroups": 24, "GlobalInvocationId": 28},
     "FunctionControl": {"None": 0},
     "SelectionControl": {"None": 0},

@@ -38,6 +38,8 @@ class Module:
         The next free id.
     variables, prologue, body : list of int
         Words of the entry function after its first label: variables, then what is computed once, then the rest.
+    functions : list of int
+        Words of further functions.
     """
 
     def __init__(self) -> None:
@@ -53,6 +55,7 @@ class Module:
         self.variables: list[int] = []
         self.prologue: list[int] = []
         self.body: list[int] = []
+        self.functions: list[int] = []
         self.extended = self.id()
         self.main = self.id()
         self.capability("Shader")
@@ -149,7 +152,7 @@ class Module:
         _put(head, code("MemoryModel"), (enum("AddressingModel", "PhysicalStorageBuffer64"), enum("MemoryModel", "GLSL450")))
         entry = (enum("ExecutionModel", "GLCompute"), self.main, *string_words("main"), *self._interface)
         _put(head, code("EntryPoint"), entry)
-        return [*head, *self._modes, *self._names, *self._decorations, *self._globals, *self._function()]
+        return [*head, *self._modes, *self._names, *self._decorations, *self._globals, *self._function(), *self.functions]
 
     def _function(self) -> list[int]:
         words: list[int] = []
