@@ -6,9 +6,10 @@ Generated code reaches it through a context structure (`Pool.context_address`), 
     void task(i64 *words, i64 *extents, i64 begin, i64 end, worker*)
 
 `qd_pool_run` runs `task` over [0, count) and returns when all of it is done. `min_chunk` is the number of iterations
-that are worth handing to another thread, about 2 µs of work: every chunk begins at a multiple of it, work of up to one
-min_chunk runs on the caller as the single chunk [0, count), and sleeping workers are only woken (10 to 25 µs) for
-`wake_chunks` of them. A nested launch, and one that another Python thread makes meanwhile, runs on its own caller.
+that are worth handing to another thread, about 2 µs of work: every chunk begins at a multiple of it, and work of up to
+one min_chunk runs on the caller as the single chunk [0, count). Sleeping workers are woken (10 to 25 µs) at once for
+`wake_chunks` of them; otherwise when the caller finds that the launch, whose inner loops may have any length, has taken
+`WAKE_US`. A nested launch, and one that another Python thread makes meanwhile, runs on its own caller.
 See `pool_ir` for the rendezvous and `arena_ir` for the worker's structure.
 """
 
@@ -32,6 +33,7 @@ MAX_THREADS = 256
 STACK_NBYTES = 16 << 20
 SPIN_US = 150
 WAKE_CHUNKS = 16
+WAKE_US = 20
 CHUNKS_PER_THREAD = 16
 
 _ALIGNMENT = 128
@@ -40,6 +42,7 @@ _SYNCHRONOUS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP")
 
 _Run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_int64)
 _Spin = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_Now = ctypes.CFUNCTYPE(ctypes.c_int64)
 _Serve = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 _Start = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
 _Wake = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -141,7 +144,10 @@ class Pool:
         memory.connect(self._symbols["qd_pool_run"], self._symbols["qd_arena_grow"])
         memory.write("wake_chunks", WAKE_CHUNKS)
         memory.write("chunks_per_thread", CHUNKS_PER_THREAD)
+        now = _Now(self._symbols["qd_now"])
+        begin, ticks = time.perf_counter(), now()
         memory.write("spins", _calibrated(_Spin(self._symbols["qd_spin"]), memory.pool, spin_us))
+        memory.write("wake_ticks", int((now() - ticks) / (time.perf_counter() - begin) * WAKE_US * 1e-6))
         if self._pthread:
             memory.write("start", self._symbols["qd_thread_start"])
             memory.write("wake", self._symbols["qd_wake"])

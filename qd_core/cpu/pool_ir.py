@@ -8,6 +8,7 @@ that has been closed; the caller closes the gate once no chunk is left, and wait
 from __future__ import annotations
 
 import platform
+import time
 
 from qd_core.cpu.arena_ir import ARENA_IR, WORKER, WORKER_NBYTES, fill
 
@@ -33,7 +34,7 @@ POOL = {
     "sleepers": 3 * CACHE_LINE + 24,
     "stop": 3 * CACHE_LINE + 32,
     "spins": 3 * CACHE_LINE + 40,  # looks at the gate before a worker parks
-    "wake_chunks": 3 * CACHE_LINE + 48,  # work of fewer min_chunks wakes and starts nobody
+    "wake_chunks": 3 * CACHE_LINE + 48,  # work of as many min_chunks wakes the sleepers at once
     "chunks_per_thread": 3 * CACHE_LINE + 56,
     "start": 3 * CACHE_LINE + 64,  # i32 start(pool*, worker*): create a thread; 0 is success
     "wake": 3 * CACHE_LINE + 72,  # void wake(pool*)
@@ -41,6 +42,7 @@ POOL = {
     "signals": 3 * CACHE_LINE + 88,  # sigset_t* of what workers block
     "block_signals": 3 * CACHE_LINE + 96,  # SIG_BLOCK of this system
     "workers": 3 * CACHE_LINE + 104,
+    "wake_ticks": 3 * CACHE_LINE + 112,  # a launch that has taken as long, by `qd_now`, wakes the sleepers after all
     "mutex": 4 * CACHE_LINE,
     "condition": 5 * CACHE_LINE,
 }
@@ -52,13 +54,48 @@ _PAUSE = {
     "other": ("", "fence seq_cst"),
 }
 
+_X86_CLOCK = """
+declare i64 @llvm.readcyclecounter()
+
+; ticks of a steady clock, never 0 where there is one; how many a second, the pool measures
+define i64 @qd_now() {
+entry:
+  %t = call i64 @llvm.readcyclecounter()
+  ret i64 %t
+}
+"""
+
+_POSIX_CLOCK = """
+declare i32 @clock_gettime(i32, ptr)
+
+define i64 @qd_now() {
+entry:
+  %at = alloca { i64, i64 }
+  %rc = call i32 @clock_gettime(i32 <clock>, ptr %at)
+  %s = load i64, ptr %at
+  %ns_at = getelementptr i8, ptr %at, i64 8
+  %ns = load i64, ptr %ns_at
+  %whole = mul i64 %s, 1000000000
+  %t = add i64 %whole, %ns
+  ret i64 %t
+}
+"""
+
+_NO_CLOCK = """
+define i64 @qd_now() {
+entry:
+  ret i64 0
+}
+"""
+
 _RUN_IR = """
 declare i32 @sched_yield()
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
 
-define internal void @qd_chunks(ptr %pool, ptr %w) {
+; claim and run chunks; the caller, who passes when its launch began, wakes the others once it has taken a while
+define internal void @qd_chunks(ptr %pool, ptr %w, i64 %since) {
 entry:
   %task_at = getelementptr i8, ptr %pool, i64 <p.task>
   %task = load ptr, ptr %task_at
@@ -72,8 +109,11 @@ entry:
   %chunk = load i64, ptr %chunk_at
   %next_at = getelementptr i8, ptr %pool, i64 <p.next>
   %used_at = getelementptr i8, ptr %w, i64 <w.arena_used>
+  %patience_at = getelementptr i8, ptr %pool, i64 <p.wake_ticks>
+  %patience = load i64, ptr %patience_at
   br label %claim
 claim:
+  %from = phi i64 [ %since, %entry ], [ %from, %ran ], [ %from, %look ], [ 0, %wake ]
   %begin = atomicrmw add ptr %next_at, i64 %chunk monotonic
   %left = icmp slt i64 %begin, %count
   br i1 %left, label %work, label %done
@@ -82,6 +122,17 @@ work:
   %end = call i64 @llvm.smin.i64(i64 %full, i64 %count)
   call void %task(ptr %words, ptr %extents, i64 %begin, i64 %end, ptr %w)
   store i64 0, ptr %used_at
+  br label %ran
+ran:
+  %watching = icmp ne i64 %from, 0
+  br i1 %watching, label %look, label %claim
+look:
+  %now = call i64 @qd_now()
+  %took = sub i64 %now, %from
+  %long = icmp ugt i64 %took, %patience
+  br i1 %long, label %wake, label %claim
+wake:
+  call void @qd_wake_all(ptr %pool)
   br label %claim
 done:
   ret void
@@ -132,6 +183,25 @@ done:
   ret void
 }
 
+; create the threads that are missing and wake those that sleep
+define internal void @qd_wake_all(ptr %pool) noinline {
+entry:
+  %active_at = getelementptr i8, ptr %pool, i64 <p.active>
+  %active = load atomic i64, ptr %active_at monotonic, align 8
+  call void @qd_start_missing(ptr %pool, i64 %active)
+  %sleepers_at = getelementptr i8, ptr %pool, i64 <p.sleepers>
+  %sleepers = load atomic i64, ptr %sleepers_at seq_cst, align 8
+  %any = icmp sgt i64 %sleepers, 0
+  br i1 %any, label %call, label %done
+call:
+  %wake_at = getelementptr i8, ptr %pool, i64 <p.wake>
+  %wake = load ptr, ptr %wake_at
+  call void %wake(ptr %pool)
+  br label %done
+done:
+  ret void
+}
+
 define internal void @qd_share(ptr %pool, ptr %w, ptr %task, ptr %words, ptr %extents, i64 %count, i64 %min_chunk,
                                i64 %active, i1 %large) {
 entry:
@@ -164,19 +234,16 @@ entry:
   %shifted = shl i64 %epoch1, 16
   %open = or i64 %shifted, 32768
   store atomic i64 %open, ptr %gate_at seq_cst, align 8
-  br i1 %large, label %look, label %work
-look:
-  %sleepers_at = getelementptr i8, ptr %pool, i64 <p.sleepers>
-  %sleepers = load atomic i64, ptr %sleepers_at seq_cst, align 8
-  %any = icmp sgt i64 %sleepers, 0
-  br i1 %any, label %call, label %work
+  br i1 %large, label %call, label %watch
 call:
-  %wake_at = getelementptr i8, ptr %pool, i64 <p.wake>
-  %wake = load ptr, ptr %wake_at
-  call void %wake(ptr %pool)
+  call void @qd_wake_all(ptr %pool)
+  br label %work
+watch:
+  %begun = call i64 @qd_now()
   br label %work
 work:
-  call void @qd_chunks(ptr %pool, ptr %w)
+  %since = phi i64 [ 0, %call ], [ %begun, %watch ]
+  call void @qd_chunks(ptr %pool, ptr %w, i64 %since)
   %closed = atomicrmw and ptr %gate_at, i64 -32769 acq_rel
   br label %wait
 wait:
@@ -228,30 +295,8 @@ weigh:
   %wake_at = getelementptr i8, ptr %pool, i64 <p.wake_chunks>
   %wake_chunks = load i64, ptr %wake_at
   %large = icmp uge i64 %chunks, %wake_chunks
-  %started_at = getelementptr i8, ptr %pool, i64 <p.started>
-  %started0 = load i64, ptr %started_at
-  %full = add i64 %started0, 1
-  %missing = icmp slt i64 %full, %wanted
-  %create = and i1 %large, %missing
-  br i1 %create, label %start, label %awake
-start:
-  call void @qd_start_missing(ptr %pool, i64 %wanted)
-  br label %awake
-awake:
-  %active = load atomic i64, ptr %active_at monotonic, align 8
-  %started = load i64, ptr %started_at
-  %sleepers_at = getelementptr i8, ptr %pool, i64 <p.sleepers>
-  %sleepers = load atomic i64, ptr %sleepers_at monotonic, align 8
-  %up = sub i64 %started, %sleepers
-  %someone = icmp sgt i64 %up, 0
-  %exists = icmp sgt i64 %started, 0
-  %callable = and i1 %large, %exists
-  %helped = or i1 %someone, %callable
-  br i1 %helped, label %share, label %inline
-share:
-  %threads = call i64 @llvm.smax.i64(i64 %active, i64 1)
   call void @qd_share(ptr %pool, ptr %w, ptr %task, ptr %words, ptr %extents, i64 %count, i64 %min_chunk,
-                      i64 %threads, i1 %large)
+                      i64 %wanted, i1 %large)
   br label %release
 inline:
   call void %task(ptr %words, ptr %extents, i64 0, i64 %count, ptr %w)
@@ -301,7 +346,7 @@ join:
   br i1 %joined, label %work, label %poll
 work:
   store i64 %epoch, ptr %seen_at
-  call void @qd_chunks(ptr %pool, ptr %w)
+  call void @qd_chunks(ptr %pool, ptr %w, i64 0)
   %was = atomicrmw sub ptr %gate_at, i64 1 release
   br label %fresh
 idle:
@@ -424,20 +469,25 @@ entry:
 }
 """
 
-SYMBOLS = ("qd_pool_run", "qd_arena_grow", "qd_worker_serve", "qd_spin")
+SYMBOLS = ("qd_pool_run", "qd_arena_grow", "qd_worker_serve", "qd_spin", "qd_now")
 PTHREAD_SYMBOLS = ("qd_thread_start", "qd_wake")
 
 
-def _pause() -> tuple[str, str]:
+def _machine() -> str:
     machine = platform.machine().lower()
     if machine in ("x86_64", "amd64", "i686"):
-        return _PAUSE["x86"]
-    return _PAUSE["arm" if machine in ("aarch64", "arm64") else "other"]
+        return "x86"
+    return "arm" if machine in ("aarch64", "arm64") else "other"
+
+
+def _pause() -> tuple[str, str]:
+    return _PAUSE[_machine()]
 
 
 def pool_ir(*, pthread: bool) -> str:
     """Return the pool's module; `pthread` adds thread creation, parking and waking by POSIX calls."""
     declaration, pause = _pause()
-    text = declaration + ARENA_IR + _RUN_IR + (_PTHREAD_IR if pthread else "")
+    clock = _X86_CLOCK if _machine() == "x86" else _POSIX_CLOCK if pthread else _NO_CLOCK
+    text = declaration + clock + ARENA_IR + _RUN_IR + (_PTHREAD_IR if pthread else "")
     layouts = {"c": CONTEXT, "w": WORKER, "p": POOL}
-    return fill(text, layouts, {"worker_nbytes": WORKER_NBYTES, "pause": pause})
+    return fill(text, layouts, {"worker_nbytes": WORKER_NBYTES, "pause": pause, "clock": getattr(time, "CLOCK_MONOTONIC", 1)})
