@@ -51,9 +51,9 @@ class CpuCompiler(Compiler):
         from qd_core.codegen.llvm import LlvmTarget
         from qd_core.codegen.llvm.host import HostForm
         from qd_core.cpu.arena_ir import WORKER, arena_alloc_ir
-        from qd_core.cpu.pool_ir import CONTEXT
+        from qd_core.cpu.pool_ir import CONTEXT, POOL
 
-        form = HostForm(CONTEXT, WORKER, arena_alloc_ir())
+        form = HostForm(CONTEXT, (CONTEXT["pool"], POOL["active"]), WORKER, arena_alloc_ir())
         return LlvmTarget("", "", form, vector_bits=self._bits, attributes=_ATTRIBUTES)
 
     def identity(self) -> str:

@@ -237,6 +237,39 @@ def test_atomics_of_several_threads() -> None:
     np.testing.assert_array_equal(values[2], np.bincount(np.arange(n) & 15))
 
 
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize("dtype", [dt.i32, dt.u64, dt.f32, dt.f64, dt.u8], ids=str)
+def test_atomics_of_several_threads_lose_nothing(dtype: DType, lanes: int) -> None:
+    kinds = [k for k in _atomic_kinds(dtype) if k != "exchange"]
+    x, bins = array("x", dtype), array("bins", dt.i32)
+    outs = [array(kind, dtype) for kind in kinds]
+
+    def body(b: Any, i: Any) -> None:
+        for kind, out in zip(kinds, outs, strict=True):
+            b.atomic(kind, out, [b.load(bins, [i])], b.load(x, [i]))
+
+    n, rng = 30_000, np.random.default_rng(0)
+    values = [rng.integers(0, 9, n).astype(dtype.numpy), rng.integers(0, 5, n).astype(np.int32)]
+    values += [np.full(5, 3, dtype.numpy) for _ in kinds]
+    p, ours, theirs = program([x, bins, *outs], task([None], body)), *([v.copy() for v in values] for _ in range(2))
+    for _ in range(3):
+        run_cpu(p, ours, [n], CompileOptions(fast_math=False, lanes=lanes), threads=3)
+        run_reference(p, theirs, [n])
+    for param, a, b in zip(p.params, ours, theirs, strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=param.path)
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_old_values_of_several_threads_are_all_different(lanes: int) -> None:
+    count, old = array("count", dt.i32, 0), array("old", dt.i32)
+    p = program(
+        [count, old], task([None], lambda b, i: b.store(old, [i], b.atomic("add", count, [], b.const(dt.i32, 1))))
+    )
+    got = np.full(50_000, -1, np.int32)
+    run_cpu(p, [np.array(0, np.int32), got], [len(got)], CompileOptions(lanes=lanes), threads=3)
+    np.testing.assert_array_equal(np.sort(got), np.arange(len(got)))
+
+
 # -- private memory ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("options", LANES)
 def test_scratch_with_uniform_and_varying_lengths_and_indices(options: CompileOptions) -> None:

@@ -84,8 +84,7 @@ def _atomic(em: Emitter, node: Node) -> None:
     if node in em.owned:
         em.env[node] = _plain(em, kind, at, lane, d)
     elif em.lanes == 1:
-        old = update(em, kind, d, pointer(em, at, MEMORY[d]), to_memory(em, lane.ref, d, False))
-        em.env[node] = Lane(from_memory(em, old, d, False))
+        em.env[node] = Lane(_one(em, kind, d, pointer(em, at, MEMORY[d]), lane.ref))
     elif at.uniform and node not in em.used:
         combined = combine_lanes(em, kind, lane, d)
         update(em, kind, d, pointer(em, at, MEMORY[d]), to_memory(em, combined, d, False))
@@ -125,6 +124,32 @@ def combine(t: Typed, kind: str, a: str, b: str) -> str:
     return t.op(f"fadd {t.em.flags}" if t.dtype.is_real else kind, a, b)
 
 
+def _one(em: Emitter, kind: str, d: DType, pointer: str, value: str) -> str:
+    """Combine one scalar into memory, plainly where this task runs alone; return the old value."""
+    if em.alone == "false":
+        return from_memory(em, update(em, kind, d, pointer, to_memory(em, value, d, False)), d, False)
+    if em.alone == "true":
+        return _one_plain(em, kind, d, pointer, value)
+    plain, shared, done = em.label("plain"), em.label("shared"), em.label("updated")
+    em.branch(em.alone, plain, shared)
+    em.start(plain)
+    a = _one_plain(em, kind, d, pointer, value)
+    em.jump(done)
+    em.start(shared)
+    b = from_memory(em, update(em, kind, d, pointer, to_memory(em, value, d, False)), d, False)
+    em.jump(done)
+    em.start(done)
+    return em.new(f"phi {LLVM[d]} [ {a}, %{plain} ], [ {b}, %{shared} ]")
+
+
+def _one_plain(em: Emitter, kind: str, d: DType, pointer: str, value: str) -> str:
+    access = f"{em.target.pointer} {pointer}, align {d.nbytes}"
+    old = from_memory(em, em.new(f"load {MEMORY[d]}, {access}"), d, False)
+    new = value if kind == "exchange" else combine(Typed(em, d, False), kind, old, value)
+    em.line(f"store {MEMORY[d]} {to_memory(em, new, d, False)}, {access}")
+    return old
+
+
 def _each_lane(em: Emitter, kind: str, at: Place, lane: Lane, d: DType) -> str:
     """Loop over the active lanes in order; return the old values as a vector."""
     t, index = em.vector[d], em.vector[dt.i64]
@@ -140,12 +165,12 @@ def _each_lane(em: Emitter, kind: str, at: Place, lane: Lane, d: DType) -> str:
     offset = em.new(f"extractelement {index} {where}, i{n} {number}")
     p = em.new(f"getelementptr {MEMORY[d]}, {em.target.pointer} {at.base}, i64 {offset}")
     one = em.new(f"extractelement {t} {values}, i{n} {number}")
-    old = from_memory(em, update(em, kind, d, p, to_memory(em, one, d, False)), d, False)
+    old = _one(em, kind, d, p, one)
     kept = em.new(f"insertelement {t} {olds}, {LLVM[d]} {old}, i{n} {number}")
     less = em.new(f"sub i{n} {left}, 1")
     rest = em.new(f"and i{n} {left}, {less}")
-    em.lines[lines - 2] += f"phi i{n} [ {active}, %{before} ], [ {rest}, %{head} ]"
-    em.lines[lines - 1] += f"phi {t} [ zeroinitializer, %{before} ], [ {kept}, %{head} ]"
+    em.lines[lines - 2] += f"phi i{n} [ {active}, %{before} ], [ {rest}, %{em.block} ]"
+    em.lines[lines - 1] += f"phi {t} [ zeroinitializer, %{before} ], [ {kept}, %{em.block} ]"
     em.branch(em.new(f"icmp eq i{n} {rest}, 0"), done, head)
     em.start(done)
     return kept

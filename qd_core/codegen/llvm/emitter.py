@@ -80,6 +80,8 @@ class Emitter:
         Atomics on elements that no other iteration touches.
     totals : dict of Node to str
         Accumulators of atomics that are done once, at the end of the task.
+    alone : str
+        An i1: no other thread runs this task, so atomics need not be atomic.
     lines, entry : list of str
         The body so far, and the lines of the entry block that come before it.
     block : str
@@ -103,6 +105,7 @@ class Emitter:
         self.used: set[Value] = set()
         self.owned: set[Node] = set()
         self.totals: dict[Node, str] = {}
+        self.alone: str = "false"
         self.linear = Lane("0")
         self.scalar = LLVM
         self.vector = {d: f"<{lanes} x {t}>" for d, t in LLVM.items()}

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from qd_core import dtypes as dt
 from qd_core.codegen.llvm.cost import count_nodes, has_loop, region_cycles
 from qd_core.codegen.llvm.emitter import Emitter, Lane
-from qd_core.codegen.llvm.module import ModuleWriter, uses_scratch
-from qd_core.codegen.llvm.ownership import Ownership, Totals
+from qd_core.codegen.llvm.module import ModuleWriter, is_serial, uses_scratch
+from qd_core.codegen.llvm.ownership import Totals
 from qd_core.codegen.llvm.target import TaskForm
 from qd_core.codegen.llvm.types import KERNEL, LLVM
 from qd_core.ir.nodes import Region
 from qd_core.ir.program import DeviceWord, Extent, Fixed, Program, Task
+from qd_core.ir.rewrite import walk
 
 __all__ = ["KERNEL", "HostForm", "min_chunk"]
 
@@ -42,6 +43,9 @@ class HostForm(TaskForm):
     context : mapping
         Byte offsets in the context: ``"run"`` holds the address of ``run(context, task, words, extents, count,
         min_chunk)``.
+    threads : tuple of int
+        Where the number of threads is: byte offset in the context of a pointer (null before there are threads), and
+        byte offset behind it.
     worker : mapping
         Byte offsets in the worker: ``"arena_used"`` marks its private memory.
     allocator : str
@@ -49,6 +53,7 @@ class HostForm(TaskForm):
     """
 
     context: Mapping[str, int]
+    threads: tuple[int, int]
     worker: Mapping[str, int]
     allocator: str
 
@@ -57,7 +62,8 @@ class HostForm(TaskForm):
         """Write one task."""
         em = module.emitter(module.lanes(task))
         em.prepare(task.body, module.divergence(task))
-        if em.lanes > 1 or (task.extents and not task.attrs.get("serialize")):
+        em.alone = "true" if is_serial(task) else self._alone(em, module) if _has_atomic(task.body) else "false"
+        if not is_serial(task):
             self._parallel(module, em, number, task)
         elif task.extents:
             _Rows(self, em, task, _first_axis(module.program, number)).write()
@@ -70,8 +76,14 @@ class HostForm(TaskForm):
         head = f"define void @task_{number}({parameters})"
         module.functions.append("\n".join([f"{head} {module.attributes} {{", "entry:", *em.entry, *em.lines, "}"]))
 
+    def _alone(self, em: Emitter, module: ModuleWriter) -> str:
+        em.entry.append(f"  %alone.at = getelementptr i64, ptr %extents, i64 {_axes(module.program)}")
+        em.entry.append("  %alone.word = load i64, ptr %alone.at, align 8, !invariant.load !0")
+        em.entry.append("  %alone = icmp ne i64 %alone.word, 0")
+        return "%alone"
+
     def _parallel(self, module: ModuleWriter, em: Emitter, number: int, task: Task) -> None:
-        found = Ownership(task.body, task.body.args, module.disjoint)
+        found = module.ownership(task)
         em.owned = found.owned
         totals = Totals(em, found)
         _Rows(self, em, task, _first_axis(module.program, number)).write()
@@ -101,6 +113,14 @@ class HostForm(TaskForm):
         _Kernel(self, module).write()
 
 
+def _has_atomic(region: Region) -> bool:
+    return any(n.op.name == "atomic" for n in walk(region))
+
+
+def _axes(program: Program) -> int:
+    return sum(len(t.extents) for t in program.tasks)
+
+
 def _first_axis(program: Program, number: int) -> int:
     return sum(len(t.extents) for t in program.tasks[:number])
 
@@ -109,6 +129,10 @@ def min_chunk(task: Task, lanes: int) -> int:
     """Iterations that are worth handing to another thread, a multiple of the lanes."""
     cycles = max(region_cycles(task.body) / lanes, 0.25)
     return max(-(-int(CHUNK_CYCLES / cycles) // lanes), 1) * lanes
+
+
+_ONE_CHUNK = (1 << 62) - 1
+"""A chunk that holds everything: the pool runs it on the caller."""
 
 
 class _Rows:
@@ -244,14 +268,13 @@ class _Kernel:
     def write(self) -> None:
         """Write it."""
         em, program = self.em, self.module.program
-        axes = sum(len(t.extents) for t in program.tasks)
         em.jump("tasks")
         em.start("tasks")
         for number, task in enumerate(program.tasks):
             self._task(number, task)
         em.line("ret i32 0")
         head = f"define i32 @{KERNEL}(ptr %context, ptr %words, ptr %extents, ptr %stream) {self.module.attributes} {{"
-        entry = ["entry:", f"  %n = alloca [{max(axes, 1)} x i64], align 8", *em.entry]
+        entry = ["entry:", f"  %n = alloca [{_axes(program) + 1} x i64], align 8", *em.entry]
         self.module.functions.append("\n".join([head, *entry, *em.lines, "}"]))
 
     def _task(self, number: int, task: Task) -> None:
@@ -263,15 +286,44 @@ class _Kernel:
             at = em.new(f"getelementptr i64, ptr %n, i64 {axis}")
             em.line(f"store i64 {n}, ptr {at}, align 8")
             count = n if count == "1" else em.new(f"mul i64 {count}, {n}")
-        chunk = min_chunk(task, self.module.lanes(task)) if task.extents else 1
-        if task.attrs.get("serialize"):
-            chunk = (1 << 63) - 1  # one chunk holds everything
-        if uses_scratch(task.body):
-            self._share(number, count, chunk)
-        elif not task.extents:
-            em.line(f"call void @task_{number}(ptr %words, ptr %n, i64 0, i64 1, ptr null)")
+        if not is_serial(task):
+            self._parallel(number, task, count)
+        elif uses_scratch(task.body):
+            self._share(number, count, _ONE_CHUNK)
         else:
-            self._share_if_worth(number, count, chunk)
+            self._call(number, count)
+
+    def _parallel(self, number: int, task: Task, count: str) -> None:
+        """Run on the caller alone, or share: the last word of the extents tells the task which."""
+        em = self.em
+        chunk = min_chunk(task, self.module.lanes(task))
+        several, alone, done = em.label("several"), em.label("alone"), em.label("task_done")
+        large, known = em.label("large"), em.label("known")
+        em.branch(em.new(f"icmp sgt i64 {count}, {chunk}"), large, alone)
+        em.start(large)
+        first, second = self.form.threads
+        pool = em.new(f"load ptr, ptr {em.new(f'getelementptr i8, ptr %context, i64 {first}')}, align 8")
+        em.branch(em.new(f"icmp eq ptr {pool}, null"), several, known)  # null: whoever shares first makes the threads
+        em.start(known)
+        at = em.new(f"getelementptr i8, ptr {pool}, i64 {second}")
+        threads = em.new(f"load atomic i64, ptr {at} monotonic, align 8")
+        em.branch(em.new(f"icmp sgt i64 {threads}, 1"), several, alone)
+        em.start(several)
+        self._note_alone(0)
+        self._share(number, count, chunk)
+        em.jump(done)
+        em.start(alone)
+        self._note_alone(1)
+        if uses_scratch(task.body):
+            self._share(number, count, _ONE_CHUNK)
+        else:
+            self._call(number, count)
+        em.jump(done)
+        em.start(done)
+
+    def _note_alone(self, flag: int) -> None:
+        at = self.em.new(f"getelementptr i64, ptr %n, i64 {_axes(self.module.program)}")
+        self.em.line(f"store i64 {flag}, ptr {at}, align 8")
 
     def _extent(self, extent: Extent, axis: int) -> str:
         em = self.em
@@ -289,14 +341,5 @@ class _Kernel:
         run = em.new(f"load ptr, ptr {at}, align 8")
         em.line(f"call void {run}(ptr %context, ptr @task_{number}, ptr %words, ptr %n, i64 {count}, i64 {chunk})")
 
-    def _share_if_worth(self, number: int, count: str, chunk: int) -> None:
-        em = self.em
-        share, alone, done = em.label("share"), em.label("alone"), em.label("task_done")
-        em.branch(em.new(f"icmp sgt i64 {count}, {chunk}"), share, alone)
-        em.start(share)
-        self._share(number, count, chunk)
-        em.jump(done)
-        em.start(alone)
-        em.line(f"call void @task_{number}(ptr %words, ptr %n, i64 0, i64 {count}, ptr null)")
-        em.jump(done)
-        em.start(done)
+    def _call(self, number: int, count: str) -> None:
+        self.em.line(f"call void @task_{number}(ptr %words, ptr %n, i64 0, i64 {count}, ptr null)")

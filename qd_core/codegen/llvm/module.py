@@ -9,6 +9,7 @@ from qd_core.codegen.llvm import atomics, control, convert, elementwise, memory,
 from qd_core.codegen.llvm.cost import choose_lanes
 from qd_core.codegen.llvm.divergence import Divergence
 from qd_core.codegen.llvm.emitter import Emitter
+from qd_core.codegen.llvm.ownership import Ownership
 from qd_core.codegen.llvm.target import LlvmTarget
 from qd_core.errors import InvalidIRError
 from qd_core.ir.nodes import ArrayType, Node, Param, Region, Role, Value
@@ -47,6 +48,7 @@ class ModuleWriter:
         self.flags = FAST if options.fast_math else ""
         self.attributes = target.attributes
         self._divergence: dict[Task, Divergence] = {}
+        self._ownership: dict[Task, Ownership] = {}
         self._log: Param | None = None
         self._metadata = ["!0 = !{}"]
         self._alias: dict[Value, str] = {}
@@ -91,8 +93,7 @@ class ModuleWriter:
 
     def divergence(self, task: Task) -> Divergence | None:
         """Return what varies between the lanes of a task; None for a task that runs without lanes."""
-        serial = not task.extents or task.attrs.get("serialize")
-        if serial or (self.options.lanes or self.target.lanes) == 1:
+        if is_serial(task) or (self.options.lanes or self.target.lanes) == 1:
             return None
         if task not in self._divergence:
             self._divergence[task] = Divergence(task.body, task.body.args[-1:])
@@ -103,7 +104,16 @@ class ModuleWriter:
         found = self.divergence(task)
         if found is None:
             return 1
-        return self.options.lanes or choose_lanes(task.body, self.target.lanes, bool(found.divergent))
+        if self.options.lanes:
+            return self.options.lanes
+        scattered = self.ownership(task).scattered(found.varying)
+        return choose_lanes(task.body, self.target.lanes, bool(found.divergent), scattered)
+
+    def ownership(self, task: Task) -> Ownership:
+        """Return which atomics of a parallel task need not be atomic."""
+        if task not in self._ownership:
+            self._ownership[task] = Ownership(task.body, task.body.args, self.disjoint)
+        return self._ownership[task]
 
     def emitter(self, lanes: int) -> Emitter:
         """Return a writer of one function."""
@@ -146,6 +156,11 @@ def emit_module(program: Program, target: LlvmTarget, options: CompileOptions) -
             ) from missing
     target.form.finish(writer)
     return writer.text()
+
+
+def is_serial(task: Task) -> bool:
+    """Whether a task's iterations run one after the other, on one thread."""
+    return not task.extents or bool(task.attrs.get("serialize"))
 
 
 def uses_scratch(region: Region) -> bool:

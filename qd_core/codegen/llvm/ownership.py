@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from qd_core import dtypes as dt
 from qd_core.codegen.llvm.atomics import identity, reduce_vector, update
@@ -45,7 +46,9 @@ class Ownership:
     owned : set of Node
         Atomics on elements of their own iteration.
     totals : dict
-        Atomics of each total by (array, kind, indices).
+        Atomics of each total by (array, indices).
+    atomics, used : set
+        All atomics, and all values that something uses.
     """
 
     def __init__(self, body: Region, axes: Sequence[Arg], disjoint: bool) -> None:
@@ -53,25 +56,32 @@ class Ownership:
         self.owned: set[Node] = set()
         self.totals: dict[tuple[Value, ...], list[Node]] = {}
         accesses: dict[Value, list[Node]] = defaultdict(list)
-        used: set[Value] = set()
+        self.used: set[Value] = set()
+        self.atomics: set[Node] = set()
         for node in walk(body):
-            used.update(node.operands)
+            self.used.update(node.operands)
             if node.op.name in _ACCESSES:
                 accesses[node.operands[0]].append(node)
         written = [p for p, nodes in accesses.items() if any(n.op.writes for n in nodes)]
         for param, nodes in accesses.items():
-            self._array(param, nodes, used, disjoint or written == [param])
+            self._array(param, nodes, disjoint or written == [param])
 
-    def _array(self, param: Value, nodes: list[Node], used: set[Value], alone: bool) -> None:
+    def scattered(self, varying: AbstractSet[Value]) -> set[Node]:
+        """Return the atomics that every lane must do for itself."""
+        rest = self.atomics - self.owned - {n for nodes in self.totals.values() for n in nodes}
+        return {n for n in rest if n in self.used or not varying.isdisjoint(n.operands[1:-1])}
+
+    def _array(self, param: Value, nodes: list[Node], alone: bool) -> None:
         atomics = [n for n in nodes if n.op.name == "atomic"]
         if not atomics:
             return
+        self.atomics.update(atomics)
         ndim = param.type.ndim
         places = {n.operands[1 : 1 + ndim] for n in nodes}
         # An overlapping leaf could update the same element through other indices: that update must not be lost.
         if alone and len(places) == 1 and self._injective(next(iter(places))):
             self.owned.update(atomics)
-        elif len(atomics) == len(nodes) and not any(n in used for n in nodes):
+        elif len(atomics) == len(nodes) and not any(n in self.used for n in nodes):
             self._total(nodes)
 
     def _injective(self, indices: Sequence[Value]) -> bool:
