@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 
 def pytest_configure() -> None:
-    """Test fake devices beside the installed backends: one that works at once, one that waits to be synchronised."""
+    """Verify IR between all stages; test fake devices beside the installed backends: one that works at once, one that waits to be synchronised."""
+    os.environ["QD_VERIFY_IR"] = "1"
     from qd_core.backend.registry import registry
     from qd_core.testing.fake import FakeBackend
 

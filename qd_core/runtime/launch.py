@@ -25,6 +25,7 @@ from qd_core.runtime.cache import artifact_key
 from qd_core.runtime.context import Runtime
 from qd_core.runtime.interop import ArraySource
 from qd_core.runtime.results import Results
+from qd_core.runtime.stages import passed
 
 __all__ = ["Executable"]
 
@@ -76,8 +77,10 @@ class Executable:
     def build(runtime: Runtime, program: Program, options: CompileOptions, returns: Results | None = None, span: Span | None = None) -> Executable:
         """Prepare ``program``: run the compiler's own passes, build the table, allocate what core supplies."""
         check_supported(program, runtime.device.capabilities, runtime.backend.name)
+        passed("offloaded", program)
         for step in runtime.compiler.pipeline():
             program = step(program)
+            passed(getattr(step, "__name__", "legalized"), program)
         self = Executable(runtime, program, ArgumentTable.of(program), options, returns, span)
         self.guarded = _gains_from_no_overlap(program)
         self.owned = _Owned(runtime)
