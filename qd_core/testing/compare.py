@@ -6,7 +6,8 @@ results, in f32: so the one tolerance rule (`qd_core.testing.tolerance`) knows t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from qd_core.testing.widen import NARROW, WIDE, BitPatternError, retyped
 if TYPE_CHECKING:
     from qd_core.testing.device import DeviceUnderTest
 
-__all__ = ["EXACT", "Expected", "agree", "clone", "expect", "run", "run_kernel"]
+__all__ = ["EXACT", "Expected", "agree", "clone", "expect", "run", "run_kernel", "unchecked"]
 
 Array = np.ndarray[Any, Any]
 Arguments = Mapping[str, Any]
@@ -96,6 +97,19 @@ def expect(function: Function, arguments: Arguments) -> Expected:
 def _in(function: Function, arguments: Arguments, types: Mapping[DType, DType]) -> dict[str, Array]:
     with np.errstate(all="ignore"):  # a scalar may be beyond the narrower type's range
         return interpret(retyped(function, types), clone(arguments, types)).arrays
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Compile what the device does not claim, instead of refusing it."""
+    from qd_core.runtime import launch
+
+    check = launch.check_supported
+    launch.check_supported = lambda program, capabilities, backend: None
+    try:
+        yield
+    finally:
+        launch.check_supported = check
 
 
 def run(

@@ -88,10 +88,18 @@ class DeviceUnderTest:
 
 
 def untested(name: str, needs: Sequence[str]) -> str:
-    """Why a backend cannot run a test with these needs; an empty string where it can."""
+    """Why a backend cannot run a test with these needs; an empty string where it can.
+
+    Raises
+    ------
+    AssertionError
+        Probing raised: that is a defect, and not a way to say that nothing is there.
+    """
     from qd_core.backend.registry import registry
 
     answer = registry().probe(name)
+    if not answer.available:
+        _check_probe(name)
     if not answer.available:
         return f"unavailable: {answer.reason}"
     infos = registry().load(name).devices()
@@ -101,11 +109,30 @@ def untested(name: str, needs: Sequence[str]) -> str:
     return f"lacks {', '.join(missing)}" if missing else ""
 
 
+def _check_probe(name: str) -> None:
+    """Tell a backend that cannot run here from one whose `probe` raises."""
+    from qd_core.backend.registry import registry
+    from qd_core.errors import BackendLoadError
+
+    try:
+        backend = registry().load(name)
+    except BackendLoadError:
+        return
+    try:
+        backend.probe()
+    except Exception as error:
+        text = f"probe() of {name!r} raised {type(error).__name__}: {error}; it must never raise"
+        raise AssertionError(text) from error
+
+
 def open_device(name: str, options: Mapping[str, Any] | None = None) -> DeviceUnderTest:
-    """Open a backend's first device and make it the active one."""
+    """Open a backend's first device and make it the active one.
+
+    Nothing is taken from the disk cache unless ``options`` ask for it: what is tested is the compiler of today.
+    """
     import qd_core as qd
     from qd_core.runtime.context import current
 
-    qd.init(name, enable_fallback=False, **(options or {}))
+    qd.init(name, enable_fallback=False, **{"offline_cache": False, **(options or {})})
     runtime = current()
     return DeviceUnderTest(name, runtime, Balance(runtime.device))

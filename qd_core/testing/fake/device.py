@@ -38,6 +38,7 @@ from qd_core.backend.contract import (
 from qd_core.errors import ClosedError, DeviceFault
 from qd_core.reference.backend import CAPABILITIES, ReferenceCompiler, ReferenceModule
 from qd_core.reference.interpreter import Interpreter
+from qd_core.reference.lanes import Execute
 from qd_core.testing.fake.execute import WATCHED
 from qd_core.testing.fake.memory import AddressSpace, Allocation, FakeMemory, FakeViolation, named
 
@@ -183,9 +184,17 @@ class FakeDevice(Device):
         self.asynchronous, self.shared = asynchronous, shared
         self.space = AddressSpace()
         self.allocated = self.freed = self.launches = 0
-        self.default_stream = FakeStream(self)
+        self.default_stream = self.new_stream()
         self.streams = [self.default_stream]
         self.closed = False
+
+    def new_stream(self) -> FakeStream:
+        """Make a queue: what a device that breaks a promise overrides."""
+        return FakeStream(self)
+
+    def operations(self) -> Mapping[str, Execute]:
+        """Execution of operations by name."""
+        return WATCHED
 
     # -- checks -------------------------------------------------------------------------------------------------------
     def check_open(self) -> None:
@@ -216,11 +225,15 @@ class FakeDevice(Device):
     def execute(self, module: ReferenceModule, memory: FakeMemory, extents: Sequence[int]) -> None:
         """Run all tasks of one kernel."""
         try:
-            Interpreter(module.prepared, memory, WATCHED).run(extents)
+            self.interpret(module, memory, extents)
         except BaseException:  # nobody copies back what a failed launch wrote
             for use in memory.uses.values():
                 use.ref.buffer.handle.unread = None
             raise
+
+    def interpret(self, module: ReferenceModule, memory: FakeMemory, extents: Sequence[int]) -> None:
+        """Interpret all tasks in order."""
+        Interpreter(module.prepared, memory, self.operations()).run(extents)
 
     def write(self, dst: BufferRef, data: Array, *, staged: bool) -> None:
         """Overwrite the first bytes of ``dst``."""
@@ -307,7 +320,7 @@ class FakeDevice(Device):
 
     def stream(self, *, external: int | None = None) -> Stream:
         """Make a queue of its own."""
-        self.streams.append(FakeStream(self))
+        self.streams.append(self.new_stream())
         return self.streams[-1]
 
     @property

@@ -29,7 +29,10 @@ FRESH = 0xFF
 
 SPACE_BYTES = 1 << 40
 GUARD_BYTES = 4096
-_bases = itertools.count(0x7A00_0000_0000, SPACE_BYTES)
+FIRST_ADDRESS = 0x7A00_0000_0000_0000
+"""Beyond what any host process can map."""
+
+_bases = itertools.count(FIRST_ADDRESS, SPACE_BYTES)
 
 
 class FakeViolation(AssertionError):
@@ -122,8 +125,8 @@ class AddressSpace:
         if address == 0:
             return "is the null address"
         if not self.is_own(address):
-            other = 0x7A00_0000_0000 <= address < self.base + 1000 * SPACE_BYTES
-            return f"is {address:#x}, an address of {'another device' if other else 'the host'}"
+            owner = "another device" if FIRST_ADDRESS <= address < FIRST_ADDRESS << 1 else "the host"
+            return f"is {address:#x}, an address of {owner}"
         allocation = self.find(address)
         if allocation is None:
             return f"is {address:#x}, which lies outside every buffer"

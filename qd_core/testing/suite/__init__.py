@@ -8,6 +8,7 @@ In a backend's repository, ``tests/test_conformance.py`` is one line::
 from __future__ import annotations
 
 from qd_core.testing.suite.atomics import *  # noqa: F403
+from qd_core.testing.suite.claims import *  # noqa: F403
 from qd_core.testing.suite.control import *  # noqa: F403
 from qd_core.testing.suite.elementwise import *  # noqa: F403
 from qd_core.testing.suite.gradients import *  # noqa: F403

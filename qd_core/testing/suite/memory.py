@@ -22,6 +22,7 @@ __all__ = [
     "test_copying_within_the_device",
     "test_events_order_streams",
     "test_fills_of_every_pattern",
+    "test_freed_memory_is_given_back",
     "test_probing_says_what_is_there",
     "test_views_of_the_host_show_what_is_copied",
 ]
@@ -184,3 +185,13 @@ def test_events_order_streams(device: DeviceUnderTest) -> None:
             event.synchronize()
             assert set(get(device, BufferRef(b, 0, 4096)).tolist()) == {value}
         second.synchronize()
+
+
+def test_freed_memory_is_given_back(device: DeviceUnderTest) -> None:
+    """`free` ends a buffer: it is marked, and a hundred large ones fit one after the other."""
+    target = device.runtime.device
+    for _ in range(100):
+        block = target.allocate(1 << 24)
+        target.free(block, after=target.default_stream)
+        assert block.freed, "free left the buffer in use: it leaks"
+    target.default_stream.synchronize()
