@@ -17,7 +17,8 @@ from qd_core.backend.contract import HostSpan
 from qd_core.runtime.array import contiguous_strides
 from qd_core.runtime.context import Runtime, current
 from qd_core.runtime.interop import ArraySource, HostSource
-from qd_core.runtime.launch import overlapping
+from qd_core.passes.unify import unify
+from qd_core.runtime.launch import identical, overlapping
 
 if TYPE_CHECKING:
     from qd_core.api.kernel import Kernel
@@ -113,11 +114,11 @@ def gradcheck(
     function, bound = kernel.lowered(args)
     point = _Point(current(), function, bound.scalars, dict(bound.sources))
     wanted = bound.differentiable or set(point.values)
-    paths = [p.path for p in function.params if _real_array(p.type) and p.path in wanted and p.path not in set(without)]
+    paths = [p.path for p in point.function.params if _real_array(p.type) and p.path in wanted and p.path not in set(without)]
     if not paths:
         raise ArgumentValueError(f"no argument of {kernel.__name__!r} is an array of reals to differentiate by")
-    leave = [p.path for p in function.params if p.path not in paths]
-    reference = compare(function, point.arguments(), _interpret, without=leave, step=step, directions=directions, seed=seed)
+    leave = [p.path for p in point.function.params if p.path not in paths]
+    reference = compare(point.function, point.arguments(), _interpret, without=leave, step=step, directions=directions, seed=seed)
     problems = _disagreements(reference, transpose, difference)
     errors: list[Mapping[str, float]] = [{}, {}]
     if device:
@@ -151,57 +152,39 @@ def _real_array(kind: Any) -> bool:
 
 
 class _Point:
-    """Arguments of a kernel, read once; arrays that are the same memory are one object."""
+    """Arguments of a kernel, read once, with its IR; arrays passed twice are one parameter."""
 
-    def __init__(self, runtime: Runtime, function: Function, scalars: Mapping[str, Any], sources: dict[str, ArraySource]) -> None:
-        self.runtime, self.function, self.scalars, self.sources = runtime, function, scalars, sources
-        self.types = {p.path: p.type for p in function.params if isinstance(p.type, ArrayType) and p.path in sources}
-        self.first = self._firsts()
-        self.values = {p: contents(sources[self.first[p]], runtime) for p in self.types}
-        for path, first in self.first.items():
-            self.values[path] = self.values[first]
-
-    def _firsts(self) -> dict[str, str]:
-        """The first path with the same memory."""
-        places = {p: self.sources[p].place(self.runtime) for p in self.types}
-        first: dict[str, str] = {}
-        for path, place in places.items():
-            first[path] = next((p for p in first if places[p] == place and self.types[p] == self.types[path]), path)
-        for a in first:
-            shared = overlapping([(a, b) for b in first if first[a] != first[b]], self.sources, self.runtime)
-            if shared is not None:
-                raise ArgumentValueError(f"arguments {shared[0]!r} and {shared[1]!r} share a part of their memory", hint="pass copies to gradcheck")
-        return first
-
-    @property
-    def aliased(self) -> bool:
-        """Whether any two arguments are the same array."""
-        return any(p != f for p, f in self.first.items())
+    def __init__(self, runtime: Runtime, function: Function, scalars: Mapping[str, Any], sources: Mapping[str, ArraySource]) -> None:
+        self.runtime, self.scalars, self.sources = runtime, scalars, sources
+        same = identical(sources, runtime)
+        self.function = unify(function, {p: same[p] for p in same if p in {q.path for q in function.params}})
+        self.types = {p.path: p.type for p in self.function.params if isinstance(p.type, ArrayType) and p.path in sources}
+        shared = overlapping([(a, b) for a in self.types for b in self.types if a < b], sources, runtime)
+        if shared is not None:
+            raise ArgumentValueError(f"arguments {shared[0]!r} and {shared[1]!r} share a part of their memory", hint="pass copies to gradcheck")
+        self.values = {p: contents(sources[p], runtime) for p in self.types}
 
     def arguments(self) -> dict[str, Any]:
         """Scalars and arrays by path."""
         return {**self.scalars, **self.values}
 
     def random(self, paths: Sequence[str], seed: int) -> dict[str, Array]:
-        """Normal numbers for every path, in its type; the same object for the same memory."""
+        """Normal numbers for every path, in its type."""
         random = np.random.default_rng(seed)
-        made = {p: np.asarray(random.normal(size=self.values[p].shape)).astype(self.values[p].dtype) for p in paths if self.first[p] == p}
-        return {p: made[self.first[p]] for p in paths}
+        return {p: np.asarray(random.normal(size=self.values[p].shape)).astype(self.values[p].dtype) for p in paths}
 
     def on_reference(self, steps: Steps, extra: Mapping[str, Array]) -> dict[str, Any]:
         """Run ``steps`` in f64, with arrays ``extra`` beside the arguments; return what became of those."""
-        copies = {id(v): _wide(v) for v in (*self.values.values(), *extra.values())}
-        values = {**self.scalars, **{p: copies[id(v)] for p, v in (*self.values.items(), *extra.items())}}
+        values = {**self.scalars, **{p: _wide(v) for p, v in (*self.values.items(), *extra.items())}}
         for _, function in steps(in_double(self.function)):
             _interpret(function, values)
         return {p: values[p] for p in extra}
 
     def on_device(self, steps: Steps, extra: Mapping[str, Array]) -> dict[str, Array]:
         """The same on the active device, in the kernel's types; arguments are put back."""
-        copies = {id(v): v.copy() for v in extra.values()}
-        more = {p: copies[id(v)] for p, v in extra.items()}
+        more = {p: v.copy() for p, v in extra.items()}
         sources = {**self.sources, **{p: HostSource(v) for p, v in more.items()}}
-        restore = [self.sources[p].save(self.runtime) for p, first in self.first.items() if p == first]
+        restore = [self.sources[p].save(self.runtime) for p in self.types]
         try:
             for kernel, function in steps(self.function):
                 kernel.executable_of(self.runtime, function).launch(self.scalars, sources)
@@ -242,7 +225,7 @@ def _wide(array: Array) -> Array:
 
 def _reverse_error(kernel: Kernel, point: _Point, paths: Sequence[str], weights: Mapping[str, Array]) -> dict[str, float]:
     def steps(function: Function) -> list[tuple[Kernel, Function]]:
-        return [(kernel, function), (kernel.grad, reverse(function, paths, shared=point.aliased))]
+        return [(kernel, function), (kernel.grad, reverse(function, paths))]
 
     gradients = {f"{p}.grad": w for p, w in weights.items()}
     want, got = point.on_reference(steps, gradients), point.on_device(steps, gradients)

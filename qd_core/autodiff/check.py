@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,7 @@ def compare(
     function : Function
         A kernel; it is not changed.
     values : mapping of str to ndarray or number
-        Arguments by path; not changed. Real arrays are converted to f64. Paths with the same object are one array.
+        Arguments by path; not changed. Real arrays are converted to f64.
     execute : callable
         Runs a function; `Execute`. It gets a function of its own each time.
     without : sequence of str
@@ -104,8 +104,7 @@ def compare(
         See `reverse` and `forward`.
     """
     double = in_double(function)
-    wide = {id(v): _widened(v) for v in values.values()}
-    point = {k: wide[id(v)] for k, v in values.items()}
+    point = {k: _widened(v) for k, v in values.items()}
     paths = [p.path for p in double.params if _differentiated(p, without)]
     random = np.random.default_rng(seed)
     found = tuple(_Probe(double, point, paths, execute, step).direction(random) for _ in range(directions))
@@ -124,20 +123,35 @@ def in_double(function: Function) -> Function:
 
 
 class _Widener:
-    """Copies constants, conversions and region arguments with their real types widened."""
+    """Copies operations that name a type, and region arguments, with their real types widened."""
 
     def __init__(self, builder: Builder, mapping: dict[Value, Value]) -> None:
         self.b = builder
         self.copier = _WideCopier(builder, mapping, self.rule)
 
     def rule(self, copier: Copier, node: Node) -> bool:
-        if node.op.name == "const":
-            copier.mapping[node] = self.b.const(_double_type(node.type), node.attrs["value"])
-        elif node.op.name == "cast":
-            copier.mapping[node] = self.b.cast(copier.value(node.operands[0]), _double_type(node.type))
-        else:
+        typed = _TYPED.get(node.op.name)
+        if typed is None:
             return False
+        copier.mapping[node] = typed(self.b, node, copier.values(node.operands))
         return True
+
+
+def _bitcast(b: Builder, node: Node, x: Sequence[Value]) -> Value:
+    """The bits are those of the type that the kernel has."""
+    narrow = b.bitcast(b.cast(x[0], node.operands[0].type), node.type)
+    return b.cast(narrow, _double_type(node.type))
+
+
+_TYPED: Mapping[str, Callable[[Builder, Node, Sequence[Value]], Value]] = {
+    "const": lambda b, n, x: b.const(_double_type(n.type), n.attrs["value"]),
+    "cast": lambda b, n, x: b.cast(x[0], _double_type(n.type)),
+    "bitcast": _bitcast,
+    "atomic": lambda b, n, x: b.atomic(n.attrs["kind"], x[0], x[1:-1], x[-1]),
+    "scratch": lambda b, n, x: b.scratch(_double_type(n.attrs["to"]), x[0]),
+    "scratch_load": lambda b, n, x: b.scratch_load(*x),
+}
+"""Operations whose result's type does not follow from their operands, but for `load`."""
 
 
 class _WideCopier(Copier):
@@ -153,7 +167,7 @@ class _WideCopier(Copier):
 
 def _double_type(kind: Any) -> Any:
     if isinstance(kind, ArrayType):
-        return ArrayType(_double_type(kind.dtype), kind.ndim, kind.element_shape, kind.fixed_shape)
+        return replace(kind, dtype=_double_type(kind.dtype))
     return dt.f64 if isinstance(kind, DType) and kind.is_real else kind
 
 
@@ -182,10 +196,10 @@ class _Probe:
     step: float
 
     def direction(self, random: np.random.Generator) -> Direction:
-        move, weight = self.normal(random), self.normal(random)
-        found = self.adjoints(weight), self.tangents(move), self.difference(move)
-        adjoints, tangents, slopes = ({p: a[p] for p in self.own} for a in found)
-        terms = [adjoints[p] * move[p] for p in self.own] + [weight[p] * tangents[p] for p in self.own]
+        move = {p: np.asarray(random.normal(size=self.point[p].shape)) for p in self.paths}
+        weight = {p: np.asarray(random.normal(size=self.point[p].shape)) for p in self.paths}
+        adjoints, tangents, slopes = self.adjoints(weight), self.tangents(move), self.difference(move)
+        terms = [adjoints[p] * move[p] for p in self.paths] + [weight[p] * tangents[p] for p in self.paths]
         return Direction(
             _inner(adjoints, move),
             _inner(weight, tangents),
@@ -193,27 +207,15 @@ class _Probe:
             sum(float(np.abs(t).sum()) for t in terms),
         )
 
-    @property
-    def own(self) -> list[str]:
-        """The first path of every array."""
-        return list({id(self.point[p]): p for p in reversed(self.paths)}.values())
-
-    def normal(self, random: np.random.Generator) -> dict[str, Array]:
-        made = {id(self.point[p]): np.asarray(random.normal(size=self.point[p].shape)) for p in reversed(self.own)}
-        return {p: made[id(self.point[p])] for p in self.paths}
-
     def run(self, function: Function, extra: Mapping[str, Array], at: Mapping[str, Any]) -> dict[str, Any]:
-        values = {**at, **extra}
-        copies = {id(v): v.copy() if isinstance(v, np.ndarray) else v for v in values.values()}
-        values = {k: copies[id(v)] for k, v in values.items()}
+        values = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in {**at, **extra}.items()}
         self.execute(function, values)
         return values
 
     def adjoints(self, weight: Mapping[str, Array]) -> dict[str, Array]:
         after = self.run(in_double(self.function), {}, self.point)
         gradients = {f"{p}.grad": weight[p] for p in self.paths}
-        back = reverse(self.function, self.paths, shared=len(self.own) < len(self.paths))
-        done = self.run(back, gradients, after)
+        done = self.run(reverse(self.function, self.paths), gradients, after)
         return {p: done[f"{p}.grad"] for p in self.paths}
 
     def tangents(self, move: Mapping[str, Array]) -> dict[str, Array]:
@@ -223,11 +225,10 @@ class _Probe:
     def difference(self, move: Mapping[str, Array]) -> dict[str, Array]:
         ends: list[dict[str, Any]] = []
         for sign in (1.0, -1.0):
-            places = {id(self.point[p]): np.asarray(self.point[p] + sign * self.step * move[p]) for p in self.own}
-            moved = {k: places.get(id(v), v) for k, v in self.point.items()}
-            ends.append(self.run(in_double(self.function), {}, moved))
+            moved = {p: np.asarray(self.point[p] + sign * self.step * move[p]) for p in self.paths}
+            ends.append(self.run(in_double(self.function), moved, self.point))
         return {p: (ends[0][p] - ends[1][p]) / (2 * self.step) for p in self.paths}
 
 
 def _inner(a: Mapping[str, Array], b: Mapping[str, Array]) -> float:
-    return sum(float(np.sum(a[p] * b[p])) for p in a if p in b)
+    return sum(float(np.sum(a[p] * b[p])) for p in a)

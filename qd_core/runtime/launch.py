@@ -27,7 +27,7 @@ from qd_core.runtime.interop import ArraySource
 from qd_core.runtime.results import Results
 from qd_core.runtime.stages import passed
 
-__all__ = ["Executable"]
+__all__ = ["Executable", "identical", "overlapping"]
 
 NO_OVERLAP = "no_overlap"
 _WRITES = (Access.WRITE, Access.READ_WRITE)
@@ -50,7 +50,8 @@ class Executable:
     disjoint : tuple of (str, str)
         Paths of arrays that must not share memory for the program to be right.
     alternative : callable or None
-        Gives the executable to use when some of them do share memory.
+        Gives the executable to use when some of them do share memory, for pairs ``(path, path that stands for it)`` of arrays that are the same
+        (see `identical`).
     launches : int
         Launches that went through `launch`.
     plan : InstalledPlan, False or None
@@ -69,7 +70,7 @@ class Executable:
     lock: threading.Lock = field(default_factory=threading.Lock)
     guarded: bool = False
     disjoint: tuple[tuple[str, str], ...] = ()
-    alternative: Callable[[], Executable] | None = None
+    alternative: Callable[[tuple[tuple[str, str], ...]], Executable] | None = None
     launches: int = 0
     plan: Any = None
 
@@ -133,7 +134,7 @@ class Executable:
         """
         shared = overlapping(self.disjoint, sources, self.runtime) if self.disjoint else None
         if shared is not None:
-            return self._other(shared).launch(scalars, sources)
+            return self._other(shared, sources).launch(scalars, sources)
         self.launches += 1
         with self.lock, self.plan.exclusive() if self.plan else nullcontext():
             staging = _Staging(self.runtime)
@@ -146,9 +147,9 @@ class Executable:
                 staging.free()
             return self.finish()
 
-    def _other(self, shared: tuple[str, str]) -> Executable:
+    def _other(self, shared: tuple[str, str], sources: Mapping[str, ArraySource]) -> Executable:
         if self.alternative is not None:
-            return self.alternative()
+            return self.alternative(tuple(identical(sources, self.runtime).items()))
         raise LaunchError(
             f"arguments {shared[0]!r} and {shared[1]!r} of {self.program.name!r} share memory",
             span=self.span,
@@ -214,6 +215,27 @@ def overlapping(
             if home_a == home_b and start_a < end_b and start_b < end_a:
                 return a, b
     return None
+
+
+def identical(sources: Mapping[str, ArraySource], runtime: Runtime) -> dict[str, str]:
+    """Return paths of arrays that equal an earlier one in memory, type and gradient, with the path of that one.
+
+    Arrays whose gradients (or duals) differ are different to a derivative, although their data is the same.
+    """
+    first: dict[Any, str] = {}
+    same: dict[str, str] = {}
+    for path, source in sources.items():
+        if path.endswith(_SHADOWS) or 0 in source.shape:
+            continue
+        shadows = tuple(sources[path + s].place(runtime) if path + s in sources else None for s in _SHADOWS)
+        strides = getattr(getattr(source, "array", None), "strides", None)
+        key = source.place(runtime), source.dtype, tuple(source.shape), strides, shadows
+        if first.setdefault(key, path) != path:
+            same[path] = first[key]
+    return same | {p + s: q + s for p, q in same.items() for s in _SHADOWS if p + s in sources}
+
+
+_SHADOWS = (".grad", ".dual")
 
 
 class _Owned:
