@@ -24,10 +24,11 @@ from qd_core.frontend.lower import kernel_meaning
 from qd_core.frontend.values import NdRange
 
 __all__ = [
-    "abs", "acos", "asin", "assume_in_range", "atan2", "atomic_add", "atomic_and", "atomic_max", "atomic_min", "atomic_or", "atomic_sub",
-    "atomic_xor", "bit_cast", "bit_shr", "cast", "ceil", "cos", "exp", "floor", "func", "grouped", "log", "loop_config", "max", "min", "ndrange",
-    "one", "pow", "pyfunc", "raw_div", "raw_mod", "round", "rsqrt", "select", "sin", "sqrt", "static", "static_assert", "static_print", "tan",
-    "tanh", "volatile_load", "zero",
+    "abs", "acos", "asin", "assume_in_range", "atan2", "atomic_add", "atomic_and", "atomic_max", "atomic_min",
+    "atomic_or", "atomic_sub", "atomic_xor", "bit_cast", "bit_shr", "cast", "ceil", "clz", "cos", "exp", "floor",
+    "func", "grouped", "isinf", "isnan", "log", "loop_config", "max", "min", "ndrange", "one", "popcnt", "pow",
+    "pyfunc", "raw_div", "raw_mod", "round", "rsqrt", "select", "sgn", "sin", "sqrt", "static", "static_assert",
+    "static_print", "tan", "tanh", "volatile_load", "zero",
 ]  # fmt: skip
 
 OnArrays = Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
@@ -99,6 +100,53 @@ def round(x: Any, dtype: Any = None) -> Any:
 def abs(x: Any) -> Any:
     """Absolute value."""
     return _apply(np.abs, x)
+
+
+@kernel_meaning("sgn")
+def sgn(x: Any) -> Any:
+    """-1, 0 or 1 by sign, in the type of ``x``."""
+    return _apply(np.sign, x)
+
+
+@kernel_meaning("isnan")
+def isnan(x: Any) -> Any:
+    """Whether ``x`` is not a number."""
+    return _apply(np.isnan, x)
+
+
+@kernel_meaning("isinf")
+def isinf(x: Any) -> Any:
+    """Whether ``x`` is an infinity."""
+    return _apply(np.isinf, x)
+
+
+@kernel_meaning("popcnt")
+def popcnt(x: Any) -> Any:
+    """Number of one bits of an integer; Python integers count as i32."""
+    return _apply(_popcnt, x)
+
+
+@kernel_meaning("clz")
+def clz(x: Any) -> Any:
+    """Number of leading zero bits of an integer; Python integers count as i32."""
+    return _apply(_clz, x)
+
+
+def _bits(x: Any) -> np.ndarray[Any, Any]:
+    value = np.asarray(x & 0xFFFFFFFF, np.uint32) if isinstance(x, int) else np.asarray(x)
+    return value.view(f"u{value.dtype.itemsize}")
+
+
+def _popcnt(x: Any) -> Any:
+    return np.bitwise_count(_bits(x)).astype(np.int32)[()]
+
+
+def _clz(x: Any) -> Any:
+    bits = _bits(x)
+    width = np.zeros(bits.shape, np.int32)
+    while bits.any():
+        width, bits = width + (bits != 0), bits >> 1
+    return (np.int32(_bits(x).dtype.itemsize * 8) - width)[()]
 
 
 @kernel_meaning("max")

@@ -37,11 +37,12 @@ OnScalars = Callable[[Value], Value] | Callable[[Value, Value], Value] | Callabl
 Binary = Callable[[Lowering, Any, Value, Value], Value]
 
 _PYTHON: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift, ast.RShift: operator.rshift, ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt,
-    ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.USub: operator.neg, ast.UAdd: operator.pos,
-    ast.Invert: operator.invert, ast.Not: operator.not_,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift, ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert,
+    ast.Not: operator.not_,
 }  # fmt: skip
 
 
@@ -377,9 +378,9 @@ def _shift_amount(ctx: Lowering, b: Value, dtype: DType) -> Value:
 
 
 _BINARY: dict[type[ast.AST], Binary] = {
-    ast.Add: _plain("add"), ast.Sub: _plain("sub"), ast.Mult: _plain("mul"), ast.Div: _div, ast.FloorDiv: division("floordiv"),
-    ast.Mod: division("mod"), ast.Pow: _pow, ast.LShift: shift("shl"), ast.RShift: shift("sar"), ast.BitAnd: _bits("and"),
-    ast.BitOr: _bits("or"), ast.BitXor: _bits("xor"),
+    ast.Add: _plain("add"), ast.Sub: _plain("sub"), ast.Mult: _plain("mul"), ast.Div: _div,
+    ast.FloorDiv: division("floordiv"), ast.Mod: division("mod"), ast.Pow: _pow, ast.LShift: shift("shl"),
+    ast.RShift: shift("sar"), ast.BitAnd: _bits("and"), ast.BitOr: _bits("or"), ast.BitXor: _bits("xor"),
 }  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""Atomic functions: `qd.atomic_add(x[i], v)` and its kin. They return the old value; on variables they are plain updates."""
+"""Atomic functions: `qd.atomic_add(x[i], v)` and its kin. They return the old value; on variables they are plain
+updates.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ def _exchange(ctx: Lowering, node: ast.AST, old: Any, new: Any) -> Any:
 
 for _kind, _plain in {
     "add": _operator(ast.Add), "sub": _operator(ast.Sub), "mul": _operator(ast.Mult), "and": _operator(ast.BitAnd),
-    "or": _operator(ast.BitOr), "xor": _operator(ast.BitXor), "min": _call_intrinsic("min"), "max": _call_intrinsic("max"),
-    "exchange": _exchange,
+    "or": _operator(ast.BitOr), "xor": _operator(ast.BitXor), "min": _call_intrinsic("min"),
+    "max": _call_intrinsic("max"), "exchange": _exchange,
 }.items():  # fmt: skip
     INTRINSICS[f"atomic_{_kind}"] = _atomic(_kind, _plain)

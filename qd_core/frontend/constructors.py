@@ -190,7 +190,8 @@ def _cols(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any])
 
 
 INTRINSIC_CONSTRUCTORS: dict[str, Any] = {
-    "Vector": _vector, "Matrix": _matrix_constructor, "Vector.zero": _make(1, "zero"), "Vector.one": _make(1, "one"), "Vector.unit": _unit,
-    "Matrix.zero": _make(2, "zero"), "Matrix.one": _make(2, "one"), "Matrix.identity": _make(2, "identity"), "Matrix.diag": _diag,
-    "Matrix.rows": _rows, "Matrix.cols": _cols, "Matrix.unit": _unit,
+    "Vector": _vector, "Matrix": _matrix_constructor, "Vector.zero": _make(1, "zero"), "Vector.one": _make(1, "one"),
+    "Vector.unit": _unit, "Matrix.zero": _make(2, "zero"), "Matrix.one": _make(2, "one"),
+    "Matrix.identity": _make(2, "identity"), "Matrix.diag": _diag, "Matrix.rows": _rows, "Matrix.cols": _cols,
+    "Matrix.unit": _unit,
 }  # fmt: skip

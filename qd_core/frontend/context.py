@@ -217,8 +217,8 @@ class Lowering:
                 QuadrantsSyntaxError,
                 f"{node.id!r} is read after a parallel loop that assigns it",
                 node,
-                why=f"iterations of the loop at line {value.span.line} each had a copy of their own, and which one would win is undefined",
-                hint="accumulate with `+=` into an array element or a variable that the loop does not read, or use qd.loop_config(serialize=True) before the loop",
+                why=f"each iteration of the loop at line {value.span.line} had its own copy, and none of them is the last",
+                hint="accumulate with `+=` only, store in an array, or put qd.loop_config(serialize=True) before the loop",
             )
         return value
 
@@ -404,7 +404,8 @@ def plain_type(value: Any) -> Any:
 
 
 _BUILTINS = frozenset(
-    """abs all any bool dict divmod enumerate float frozenset getattr hasattr int isinstance issubclass len list max min pow print range
+    """abs all any bool dict divmod enumerate float frozenset getattr hasattr int isinstance issubclass len list max min
+    pow print range
     reversed round set sorted str sum tuple type zip""".split()
 )
 """Builtin functions that kernels can name; those without a meaning in kernels are called while compiling."""

@@ -267,7 +267,7 @@ def _boolop(ctx: Lowering, node: ast.BoolOp) -> Any:
 
 
 def _logical(ctx: Lowering, node: ast.BoolOp, conjunction: bool, parts: list[ast.expr]) -> Any:
-    """``and``/``or`` from the left: the first operand decides whether the rest is evaluated; the value is an operand's."""
+    """``and``/``or`` from the left: an operand decides whether the rest is evaluated; the value is an operand's."""
     first = ctx.expr(parts[0])
     if len(parts) == 1:
         return first

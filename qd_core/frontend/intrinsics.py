@@ -143,6 +143,16 @@ def _abs(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) 
     return elementwise(ctx, one, (args[0],), node)
 
 
+@intrinsic("sgn")
+def _sgn(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    exactly(ctx, node, "sgn", args, kwargs, 1)
+
+    def one(x: Value) -> Value:
+        return ctx.builder.emit("sgn", ctx.builder.cast(x, ctx.options.default_ip) if x.type is dt.u1 else x)
+
+    return elementwise(ctx, one, (args[0],), node)
+
+
 def _extremum(name: str) -> Rule:
     python = {"max": max, "min": min}[name]
 

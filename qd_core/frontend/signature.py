@@ -65,7 +65,8 @@ class ArrayArg:
     The rest describes how a field lies in such an array. ``offset`` is subtracted from the indices. ``order[k]`` is the
     index axis that storage axis k belongs to, and ``blocks[k]`` the (step, count) of a part of it: the storage index is
     ``index // step % count``. ``shape`` are the extents of the index axes, known at compile time. Where several fields
-    share elements, the element is a flat vector, and the field's own, of shape ``part``, begins at its scalar ``first``.
+    share elements, the element is a flat vector, and the field's own, of shape ``part``, begins at its scalar
+    ``first``.
     ``shares`` is the path of an earlier parameter that is the same array.
     """
 
@@ -112,7 +113,8 @@ class TemplateArg:
 class ObjectArg:
     """An object whose members are bound when the kernel reads them.
 
-    ``key`` tells which objects are read alike: their class, and the length of a container. With ``typed``, annotations of the
+    ``key`` tells which objects are read alike: their class, and the length of a container. With ``typed``, annotations
+    of the
     class say how members are passed; otherwise arrays are passed and everything else is compiled in.
     """
 
@@ -246,13 +248,13 @@ def kernel_info(function: Callable[..., Any]) -> KernelInfo:
             raise QuadrantsSyntaxError(
                 f"Kernel parameter {parameter.name!r} must be annotated",
                 span=info.span_of(node),
-                hint=f"for example `{parameter.name}: qd.f32`, `{parameter.name}: qd.types.ndarray(dtype=qd.f32, ndim=1)` or `{parameter.name}: qd.template()`",
+                hint="with a scalar type such as qd.f32, qd.types.ndarray(dtype=qd.f32, ndim=1) or qd.template()",
             )
         if parameter.annotation is not EMPTY and not is_argument_annotation(parameter.annotation):
             raise QuadrantsSyntaxError(
                 f"Invalid type annotation of kernel parameter {parameter.name!r}: {parameter.annotation!r}",
                 span=info.span_of(node),
-                hint="use a scalar type, qd.types.vector/matrix/struct, qd.types.ndarray(...), a dataclass or qd.template()",
+                hint="use a scalar type, qd.types.vector/matrix/struct/ndarray, a dataclass or qd.template()",
             )
     return info
 
@@ -344,7 +346,7 @@ def _evaluate(info: KernelInfo, name: str, text: str, scope: dict[str, Any]) -> 
         raise QuadrantsNameError(
             f"the annotation {text!r} of {name!r} cannot be evaluated: {type(cause).__name__}: {cause}",
             span=_annotation_span(info, name),
-            why="with `from __future__ import annotations`, annotations are text until they are evaluated in the function's scope",
+            why="with `from __future__ import annotations`, they are text that is evaluated in the function's scope",
             hint="define the name where the function is decorated, or at module level",
         ) from cause
 

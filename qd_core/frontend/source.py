@@ -105,7 +105,7 @@ def _indent(line: str) -> int:
 
 
 def _blocks(lines: Sequence[str], start: int) -> Iterator[list[str]]:
-    """Guesses of the function's lines, growing: each ends before a line that is indented no deeper than the definition."""
+    """Guesses of the function's lines, growing: each ends before a line indented no deeper than the definition."""
     base = _indent(lines[start])
     at = start
     while at < len(lines) and not lines[at].lstrip().startswith(("def ", "async ")):

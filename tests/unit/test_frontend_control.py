@@ -68,7 +68,7 @@ def test_the_loop_variable_ends_with_the_loop() -> None:
 
 def test_arguments_are_immutable() -> None:
     def k(a: int):
-        a = 2
+        a = 2  # noqa: F841
 
     assert "Kernel argument 'a' is immutable in the kernel" in str(refuse(k, 1))
 
@@ -312,7 +312,7 @@ def test_while() -> None:
         return a
 
     assert run(collatz, 27).result == 111
-    with pytest.raises(Exception, match="decorate it with @qd.func"):
+    with pytest.raises(Exception, match=r"decorate it with @qd\.func"):
         run(k, 1)
 
 
@@ -390,7 +390,7 @@ def test_static_loops_unroll() -> None:
         for i in x:
             for j in qd.static(range(0, 6, 2)):
                 x[i] += j
-            for a, b in qd.static(zip([1, 2], [3, 4])):
+            for a, b in qd.static(zip([1, 2], [3, 4], strict=True)):
                 x[i] += a * b
             for n, c in qd.static(enumerate([5, 6])):
                 x[i] += n * c

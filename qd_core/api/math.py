@@ -1,0 +1,249 @@
+"""`qd.math`: vector types, constants, and functions as in the OpenGL shading language, on scalars and component by
+component.
+
+They work in kernels and in Python scope. Definitions: OpenGL Shading Language 4.60, chapter 8.
+"""
+
+from __future__ import annotations
+
+import math as _math
+
+from qd_core import dtypes as dt
+from qd_core.api import ops as qd
+from qd_core.api.matrix import Matrix, Vector
+from qd_core.api.ops import (
+    acos,
+    asin,
+    atan2,
+    ceil,
+    clz,
+    cos,
+    exp,
+    floor,
+    isinf,
+    isnan,
+    log,
+    max,
+    min,
+    popcnt,
+    pow,
+    round,
+    sin,
+    sqrt,
+    tan,
+    tanh,
+)
+from qd_core.frontend.annotations import MatrixType, Template
+
+__all__ = [
+    "acos", "asin", "atan2", "cconj", "cdiv", "ceil", "cexp", "cinv", "clamp", "clog", "clz", "cmul", "cos", "cpow",
+    "cross", "csqrt", "degrees", "determinant", "distance", "dot", "e", "exp", "eye", "ffs", "floor", "fract", "inf",
+    "inverse", "isinf", "isnan", "ivec2", "ivec3", "ivec4", "length", "log", "log2", "mat2", "mat3", "mat4", "max",
+    "min", "mix", "mod", "nan", "normalize", "pi", "popcnt", "pow", "radians", "reflect", "refract", "rotation2d",
+    "round", "sign", "sin", "smoothstep", "sqrt", "step", "tan", "tanh", "uvec2", "uvec3", "uvec4", "vdir", "vec2",
+    "vec3", "vec4",
+]  # fmt: skip
+
+pi, e, inf, nan = _math.pi, _math.e, _math.inf, _math.nan
+
+vec2, vec3, vec4 = (MatrixType((n,), float) for n in (2, 3, 4))
+ivec2, ivec3, ivec4 = (MatrixType((n,), int) for n in (2, 3, 4))
+uvec2, uvec3, uvec4 = (MatrixType((n,), dt.u32) for n in (2, 3, 4))
+mat2, mat3, mat4 = (MatrixType((n, n), float) for n in (2, 3, 4))
+
+
+# -- common functions -------------------------------------------------------------------------------------------------
+@qd.pyfunc
+def clamp(x, xmin, xmax):
+    """``x`` limited to the interval [xmin, xmax]."""
+    return qd.min(xmax, qd.max(xmin, x))
+
+
+@qd.pyfunc
+def mix(x, y, a):
+    """Linear interpolation: ``x`` at a = 0, ``y`` at a = 1."""
+    return x * (1.0 - a) + y * a
+
+
+@qd.pyfunc
+def step(edge, x):
+    """0 below ``edge``, else 1."""
+    return qd.select(x >= edge, 1.0, 0.0)
+
+
+@qd.pyfunc
+def smoothstep(edge0, edge1, x):
+    """0 below ``edge0``, 1 above ``edge1``, and a smooth cubic between."""
+    t = qd.min(1.0, qd.max(0.0, (x - edge0) / (edge1 - edge0)))
+    return t * t * (3.0 - 2.0 * t)
+
+
+@qd.pyfunc
+def fract(x):
+    """Fractional part, ``x - floor(x)``."""
+    return x - qd.floor(x)
+
+
+@qd.pyfunc
+def mod(x, y):
+    """``x - y * floor(x / y)``."""
+    return x - y * qd.floor(x / y)
+
+
+@qd.pyfunc
+def sign(x):
+    """-1, 0 or 1 by sign, in the type of ``x``."""
+    return qd.sgn(x)
+
+
+@qd.pyfunc
+def degrees(x):
+    """Radians to degrees."""
+    return x * (180.0 / pi)
+
+
+@qd.pyfunc
+def radians(x):
+    """Degrees to radians."""
+    return x * (pi / 180.0)
+
+
+@qd.pyfunc
+def log2(x):
+    """Logarithm to base 2."""
+    return qd.log(x) * (1.0 / _math.log(2.0))
+
+
+# -- geometry ---------------------------------------------------------------------------------------------------------
+@qd.pyfunc
+def dot(x, y):
+    """Inner product."""
+    return x.dot(y)
+
+
+@qd.pyfunc
+def cross(x, y):
+    """Cross product."""
+    return x.cross(y)
+
+
+@qd.pyfunc
+def length(x):
+    """Euclidean norm."""
+    return x.norm()
+
+
+@qd.pyfunc
+def distance(x, y):
+    """Length of the difference."""
+    return (x - y).norm()
+
+
+@qd.pyfunc
+def normalize(v):
+    """Vector of length one in the direction of ``v``."""
+    return v / v.norm()
+
+
+@qd.pyfunc
+def reflect(x, n):
+    """Direction ``x`` reflected at a surface of unit normal ``n``."""
+    return x - 2.0 * x.dot(n) * n
+
+
+@qd.pyfunc
+def refract(x, n, eta):
+    """Unit direction ``x`` refracted at a surface of unit normal ``n``; zero at total reflection. ``eta``: ratio of the
+    indices.
+    """
+    cosine = x.dot(n)
+    k = 1.0 - eta * eta * (1.0 - cosine * cosine)
+    bent = eta * x - (eta * cosine + qd.sqrt(qd.max(k, 0.0))) * n
+    return qd.select(k >= 0.0, bent, 0.0 * n)
+
+
+@qd.pyfunc
+def inverse(m):
+    """Inverse of a matrix."""
+    return m.inverse()
+
+
+@qd.pyfunc
+def determinant(m):
+    """Determinant of a matrix."""
+    return m.determinant()
+
+
+@qd.pyfunc
+def rotation2d(angle):
+    """Matrix that turns column vectors of the plane by ``angle`` radians counter-clockwise."""
+    c, s = qd.cos(angle), qd.sin(angle)
+    return Matrix([[c, -s], [s, c]])
+
+
+@qd.pyfunc
+def vdir(angle):
+    """Unit vector of the plane at ``angle`` radians from the first axis."""
+    return Vector([qd.cos(angle), qd.sin(angle)])
+
+
+@qd.pyfunc
+def eye(n: Template):
+    """Unit matrix of n x n reals."""
+    return Matrix.identity(float, n)
+
+
+# -- complex numbers as vectors (re, im) ------------------------------------------------------------------------------
+@qd.pyfunc
+def cmul(x, y):
+    """Product."""
+    return Vector([x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]])
+
+
+@qd.pyfunc
+def cconj(z):
+    """Complex conjugate."""
+    return Vector([z[0], -z[1]])
+
+
+@qd.pyfunc
+def cinv(z):
+    """Reciprocal."""
+    return Vector([z[0], -z[1]]) / z.dot(z)
+
+
+@qd.pyfunc
+def cdiv(x, y):
+    """Quotient."""
+    return cmul(x, cinv(y))
+
+
+@qd.pyfunc
+def cexp(z):
+    """Exponential function."""
+    return qd.exp(z[0]) * vdir(z[1])
+
+
+@qd.pyfunc
+def clog(z):
+    """Principal logarithm."""
+    return Vector([qd.log(z.norm()), qd.atan2(z[1], z[0])])
+
+
+@qd.pyfunc
+def csqrt(z):
+    """Principal square root."""
+    return qd.sqrt(z.norm()) * vdir(0.5 * qd.atan2(z[1], z[0]))
+
+
+@qd.pyfunc
+def cpow(z, n):
+    """Real power ``n``, principal value."""
+    return qd.pow(z.norm(), n) * vdir(n * qd.atan2(z[1], z[0]))
+
+
+# -- bits -------------------------------------------------------------------------------------------------------------
+@qd.pyfunc
+def ffs(x):
+    """Position of the lowest one bit of a 32-bit integer, counted from 1; 0 where there is none."""
+    return 32 - clz(x & -x)
