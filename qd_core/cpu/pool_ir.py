@@ -283,7 +283,10 @@ detached:
 own:
   %workers_at = getelementptr i8, ptr %pool, i64 <p.workers>
   %w = load ptr, ptr %workers_at
-  %min_chunk = call i64 @llvm.smax.i64(i64 %min_chunk_given, i64 1)
+  %guess = icmp slt i64 %min_chunk_given, 0
+  %negated = sub i64 0, %min_chunk_given
+  %magnitude = call i64 @llvm.smax.i64(i64 %min_chunk_given, i64 %negated)
+  %min_chunk = call i64 @llvm.smax.i64(i64 %magnitude, i64 1)
   %active_at = getelementptr i8, ptr %pool, i64 <p.active>
   %wanted = load atomic i64, ptr %active_at monotonic, align 8
   %several = icmp sgt i64 %wanted, 1
@@ -294,7 +297,9 @@ weigh:
   %chunks = udiv i64 %count, %min_chunk
   %wake_at = getelementptr i8, ptr %pool, i64 <p.wake_chunks>
   %wake_chunks = load i64, ptr %wake_at
-  %large = icmp uge i64 %chunks, %wake_chunks
+  %many = icmp uge i64 %chunks, %wake_chunks
+  %sure = xor i1 %guess, true
+  %large = and i1 %many, %sure
   call void @qd_share(ptr %pool, ptr %w, ptr %task, ptr %words, ptr %extents, i64 %count, i64 %min_chunk,
                       i64 %wanted, i1 %large)
   br label %release

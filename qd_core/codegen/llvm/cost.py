@@ -9,7 +9,7 @@ from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Node, Region
 from qd_core.ir.rewrite import walk
 
-__all__ = ["choose_lanes", "count_nodes", "has_loop", "is_cheap", "region_cycles"]
+__all__ = ["choose_lanes", "count_nodes", "has_loop", "is_cheap", "is_open", "region_cycles"]
 
 _CYCLES = {
     "const": 0.0, "extent": 0.0, "load": 2.0, "store": 2.0, "atomic": 20.0, "scratch": 8.0,
@@ -38,8 +38,19 @@ def _trips(node: Node) -> float:
         return 0.75
     if node.op.name != "for":
         return _TRIPS
-    start, stop = (constant_of(v) for v in node.operands[:2])
-    return float(max(stop - start, 0)) if start is not None and stop is not None else _TRIPS
+    count = _constant_trips(node)
+    return _TRIPS if count is None else float(max(count, 0))
+
+
+def _constant_trips(loop: Node) -> int | None:
+    start, stop = (constant_of(v) for v in loop.operands[:2])
+    return None if start is None or stop is None else int(stop - start)
+
+
+def is_open(region: Region) -> bool:
+    """Whether a region holds a loop whose length is known only when it runs."""
+    inner = (node for node in walk(region) if node.op.name in ("for", "while"))
+    return any(node.op.name == "while" or _constant_trips(node) is None for node in inner)
 
 
 def is_cheap(region: Region) -> bool:

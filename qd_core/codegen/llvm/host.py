@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qd_core import dtypes as dt
-from qd_core.codegen.llvm.cost import count_nodes, has_loop, region_cycles
+from qd_core.codegen.llvm.cost import count_nodes, has_loop, is_open, region_cycles
 from qd_core.codegen.llvm.emitter import Emitter, Lane
 from qd_core.codegen.llvm.module import ModuleWriter, is_serial, uses_scratch
 from qd_core.codegen.llvm.ownership import Totals
@@ -42,7 +42,7 @@ class HostForm(TaskForm):
     ----------
     context : mapping
         Byte offsets in the context: ``"run"`` holds the address of ``run(context, task, words, extents, count,
-        min_chunk)``.
+        min_chunk)``; a negative ``min_chunk`` says that its size is a guess.
     threads : tuple of int
         Where the number of threads is: byte offset in the context of a pointer (null before there are threads), and
         byte offset behind it.
@@ -126,10 +126,17 @@ def _first_axis(program: Program, number: int) -> int:
 
 
 def min_chunk(task: Task, lanes: int) -> int:
-    """Iterations that are worth handing to another thread, a multiple of the lanes."""
-    cycles = max(region_cycles(task.body) / lanes, 0.25)
+    """Iterations that are worth handing to another thread, a multiple of the lanes.
+
+    Where inner loops may be long, fewer than the estimate says: a small chunk costs tens of nanoseconds, an idle thread
+    everything.
+    """
+    cycles = max(region_cycles(task.body) / lanes, 0.25) * (_LONG if is_open(task.body) else 1)
     return max(-(-int(CHUNK_CYCLES / cycles) // lanes), 1) * lanes
 
+
+_LONG = 8
+"""How much longer than assumed a loop of unknown length is taken to be when chunks are cut."""
 
 _ONE_CHUNK = (1 << 62) - 1
 """A chunk that holds everything: the pool runs it on the caller."""
@@ -310,7 +317,8 @@ class _Kernel:
         em.branch(em.new(f"icmp sgt i64 {threads}, 1"), several, alone)
         em.start(several)
         self._note_alone(0)
-        self._share(number, count, chunk)
+        # Negative: the size is a guess, and the pool shall look at the clock before it wakes anybody.
+        self._share(number, count, -chunk if is_open(task.body) else chunk)
         em.jump(done)
         em.start(alone)
         self._note_alone(1)
