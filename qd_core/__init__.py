@@ -43,10 +43,15 @@ _LAZY: dict[str, str] = {
     **dict.fromkeys(("init", "reset", "sync"), "qd_core.api.init"),
     **dict.fromkeys(("kernel", "Kernel"), "qd_core.api.kernel"),
     **dict.fromkeys(("Matrix", "Vector"), "qd_core.api.matrix"),
+    **dict.fromkeys(("make_spd", "polar_decompose", "solve", "svd", "sym_eig"), "qd_core.api.linalg"),
     "ndarray": "qd_core.api.create",
     "with_grad": "qd_core.runtime.interop",
     **dict.fromkeys(("Ndarray", "ScalarNdarray", "VectorNdarray", "MatrixNdarray"), "qd_core.runtime.array"),
     **dict.fromkeys(("Template", "template"), "qd_core.api.types"),
+    **dict.fromkeys(("field", "root", "FieldsBuilder", "Layout"), "qd_core.api.field"),
+    **dict.fromkeys(("Field", "ScalarField", "MatrixField"), "qd_core.runtime.field"),
+    "StructField": "qd_core.runtime.struct",
+    **dict.fromkeys(("SNode", "Axis"), "qd_core.runtime.tree"),
 }
 _OWN_ARCHS = ("cpu", "gpu", "x64", "arm64")
 """Names that can only be architectures: no need to load the operations of the language first."""
@@ -90,6 +95,12 @@ def _find(name: str) -> Any:
     if name in ops.__all__:
         return getattr(ops, name)
     arch = _arch(name)
+    if arch is None and len(name) <= 4:
+        from qd_core.runtime.tree import axis_set
+
+        axes = axis_set(name)
+        if axes is not None:
+            return axes[0] if len(axes) == 1 else axes
     if arch is None:
         raise AttributeError(f"module 'qd_core' has no attribute {name!r}")
     return arch

@@ -14,8 +14,10 @@ import numpy as np
 
 from qd_core.dtypes import DType
 from qd_core.errors import ArgumentValueError, QuadrantsRuntimeTypeError, QuadrantsSyntaxError
-from qd_core.frontend.annotations import MatrixType, NdarrayType, Template, as_dtype
-from qd_core.frontend.signature import EMPTY, ArgType, ArrayArg, KernelInfo, MatrixArg, ScalarArg, TemplateArg
+from qd_core.api.templates import bind_dataclass, bind_struct, bind_template, is_compiled_in, optional_of
+from qd_core.frontend.annotations import MatrixType, NdarrayType, StructType, as_dtype
+from qd_core.frontend.signature import EMPTY, ArgType, ArrayArg, KernelInfo, MatrixArg, ScalarArg
+from qd_core.runtime.array import Ndarray
 from qd_core.runtime.context import Options
 from qd_core.runtime.interop import ArraySource, array_source
 
@@ -27,7 +29,7 @@ class Bound:
     """Leaf values of one call, by path.
 
     ``create`` asks frameworks for gradient storage that does not exist yet; ``differentiable`` are the arrays that have such storage
-    or can be given it.
+    or can be given it. ``homes`` has the path by identity of arrays that were bound as templates or members.
     """
 
     options: Options
@@ -35,6 +37,11 @@ class Bound:
     scalars: dict[str, Any] = field(default_factory=dict[str, Any])
     sources: dict[str, ArraySource] = field(default_factory=dict[str, ArraySource])
     differentiable: set[str] = field(default_factory=set[str])
+    homes: dict[int, str] = field(default_factory=dict[int, str])
+
+    def fork(self) -> Bound:
+        """Return a copy that can be added to."""
+        return Bound(self.options, self.create, dict(self.scalars), dict(self.sources), set(self.differentiable), dict(self.homes))
 
     def add_array(self, path: str, source: ArraySource) -> bool:
         """File an array with its gradient and dual, where it has them; return whether it has a gradient."""
@@ -83,6 +90,13 @@ def bind_argument(bound: Bound, path: str, annotation: Any, value: Any) -> ArgTy
     if dtype is not None:
         bound.scalars[path] = checked_scalar(path, dtype, value)
         return ScalarArg(dtype)
+    if is_compiled_in(annotation):
+        return bind_template(bound, path, annotation, value)
+    inner = optional_of(annotation)
+    if inner is not EMPTY:
+        return bind_template(bound, path, EMPTY, None) if value is None else bind_argument(bound, path, inner, value)
+    if isinstance(annotation, type) and hasattr(annotation, "__dataclass_fields__"):
+        return bind_dataclass(bound, path, annotation, value)
     binder = _BINDERS.get(type(annotation))
     if binder is None:
         raise QuadrantsRuntimeTypeError(f"parameter {path!r} has an annotation that kernels do not take: {annotation!r}")
@@ -113,6 +127,8 @@ def _is_zero_dim(value: Any) -> bool:
 
 def _bind_array(bound: Bound, path: str, annotation: NdarrayType, value: Any) -> ArgType:
     source = array_source(value, path)
+    if isinstance(value, Ndarray):
+        bound.homes.setdefault(id(value), path)
     element = annotation.element_shape
     if element is None:
         element = value.element_shape if hasattr(value, "element_shape") else ()
@@ -126,7 +142,7 @@ def _bind_array(bound: Bound, path: str, annotation: NdarrayType, value: Any) ->
     has_grad = bound.add_array(path, source)
     if annotation.needs_grad and not has_grad:
         raise ArgumentValueError(f"Invalid value for argument {path} - required array has needs_grad=True", hint="create it with needs_grad=True")
-    return ArrayArg(source.dtype, ndim, tuple(element), has_grad)
+    return ArrayArg(source.dtype, ndim, tuple(element), has_grad, needs_dual=f"{path}.dual" in bound.sources)
 
 
 def _bind_matrix(bound: Bound, path: str, annotation: MatrixType, value: Any) -> ArgType:
@@ -142,12 +158,4 @@ def _bind_matrix(bound: Bound, path: str, annotation: MatrixType, value: Any) ->
     return MatrixArg(dtype, annotation.shape)
 
 
-def _bind_template(bound: Bound, path: str, annotation: Template, value: Any) -> ArgType:
-    try:
-        hash(value)
-    except TypeError:
-        raise QuadrantsRuntimeTypeError(f"argument {path!r} is compiled in, so it must be hashable, got {type(value).__name__}") from None
-    return TemplateArg((type(value), value), value)
-
-
-_BINDERS: Mapping[type, Callable[..., ArgType]] = {NdarrayType: _bind_array, MatrixType: _bind_matrix, Template: _bind_template}
+_BINDERS: Mapping[type, Callable[..., ArgType]] = {NdarrayType: _bind_array, MatrixType: _bind_matrix, StructType: bind_struct}

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from qd_core.api.matrix import Matrix
 from qd_core.api.binding import Bound, bind_argument, bind_call
+from qd_core.api.specialize import BoundKernel, Specialisation
 from qd_core.autodiff.forward import forward
 from qd_core.autodiff.reverse import reverse
 from qd_core.backend.contract import CompileOptions
 from qd_core.errors import LaunchError
-from qd_core.frontend.lower import LowerOptions, lower
-from qd_core.frontend.signature import ArgType, KernelInfo, kernel_info
+from qd_core.frontend.lower import Lowered, LowerOptions, lower_kernel
+from qd_core.frontend.signature import ArgType, KernelInfo, is_method, kernel_info
 from qd_core.ir.nodes import Function
 from qd_core.passes.offload import offload
+from qd_core.passes.unify import unify
 from qd_core.runtime.context import Options, Runtime, current
 from qd_core.runtime.interop import ArraySource
 from qd_core.runtime.launch import Executable
@@ -60,8 +62,9 @@ class Kernel:
         functools.update_wrapper(self, function)
         self.info = info if info is not None else kernel_info(function)
         self.mode = mode
-        self._executables: dict[Any, Executable] = {}
+        self._specs: dict[Any, list[Specialisation]] = {}
         self._native: Any = None
+        self._entry: Callable[..., Any] | None = None
 
     @functools.cached_property
     def grad(self) -> Kernel:
@@ -76,6 +79,9 @@ class Kernel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.launch(*args, **kwargs)
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None or not is_method(self.info.function) else BoundKernel(self, instance)
+
     def launch(self, *args: Any, **kwargs: Any) -> Any:
         """Launch through the Python packer; the second launch with such arguments installs a native plan for those to come.
 
@@ -87,12 +93,14 @@ class Kernel:
                 return self._record(runtime.recorder, args, kwargs)
             if runtime.tangents:
                 return self.tangent.launch(*args, **kwargs)
-        executable, bound = self._prepare(args, kwargs)
+        spec, bound = self._specialise(args, kwargs)
+        executable = spec.executable
         result = executable.launch(bound.scalars, bound.sources)
         if runtime.tangents or runtime.recorder is not None:
             return result
-        if not kwargs and executable.plan is None and executable.launches > 1 and not executable.disjoint and len(args) == len(self.info.parameters):
-            self._install(executable, args, bound)
+        if not kwargs and spec.plans != runtime.plans and executable.launches > 1 and len(args) == len(self.info.parameters):
+            spec.plans = runtime.plans
+            self._install(spec, args, bound)
         return result
 
     def _record(self, recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -105,28 +113,34 @@ class Kernel:
         derivative = Call(reverse_executable, reverse_bound.scalars, reverse_bound.sources)
         return recorder.launch(call, derivative, lambda: self.grad.launch(*args, **kwargs))
 
-    def _install(self, executable: Executable, args: Sequence[Any], bound: Bound) -> None:
+    def _install(self, spec: Specialisation, args: Sequence[Any], bound: Bound) -> None:
         """Let the native entry do launches like the one just made, where it can."""
-        executable.plan = False
-        launcher = self._native_launcher(executable.runtime)
-        if launcher is None:
-            return
-        from qd_core.runtime.native_plan import Origin, plan_of
+        from qd_core.api.entry import make_entry, miss, route_of
+        from qd_core.runtime.native import NativeLauncher, callable_class, unavailable_reason
+        from qd_core.runtime.native_plan import plan_of
 
-        names = [p.name for p in self.info.parameters]
-        origins = {path: Origin(i) for i, path in enumerate(names)}
-        origins |= {f"{n}.{hop}": Origin(i, hop) for i, n in enumerate(names) for hop in ("grad", "dual") if f"{n}.{hop}" in bound.sources}
-        plan = plan_of(executable, args, origins)
-        if plan is not None:
-            executable.plan = launcher.install(plan) or False
+        executable = spec.executable
+        executable.plan = False
+        if unavailable_reason() is not None:
+            return
+        route = route_of(spec, [p.name for p in self.info.parameters], args, bound.sources)
+        plan = plan_of(executable, route.values, route.origins, route.constants) if route is not None else None
+        if plan is None or route is None:
+            return
+        if route.direct:
+            executable.plan = self._native_launcher(executable.runtime).install(plan) or False
+            return
+        launcher = NativeLauncher(miss)
+        executable.runtime.launchers.add(launcher)
+        executable.plan = launcher.install(plan) or False
+        self._entry = make_entry(route, len(args), launcher.entry, self._entry or self.launch)
+        self.__class__ = callable_class(Kernel, staticmethod(self._entry))
 
     def _native_launcher(self, runtime: Runtime) -> Any:
-        """Give this kernel's class the builtin entry as ``__call__``, once; None where launches stay in Python."""
+        """Give this kernel's class the builtin entry as ``__call__``, once."""
         if self._native is None:
-            from qd_core.runtime.native import NativeLauncher, callable_class, unavailable_reason
+            from qd_core.runtime.native import NativeLauncher, callable_class
 
-            if unavailable_reason() is not None:
-                return None
             self._native = NativeLauncher(self.launch)
             self.__class__ = callable_class(Kernel, self._native.entry)
         # Plans hold addresses of this runtime's code: they go with it.
@@ -134,34 +148,53 @@ class Kernel:
         return self._native
 
     def _prepare(self, args: Sequence[Any], kwargs: dict[str, Any], *, create: bool = True) -> tuple[Executable, Bound]:
-        """Bind a call; compile when its argument types are new. ``create`` lets a derivative allocate missing gradients."""
+        """Bind a call; see `_specialise`."""
+        spec, bound = self._specialise(args, kwargs, create=create)
+        return spec.executable, bound
+
+    def _specialise(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, create: bool = True) -> tuple[Specialisation, Bound]:
+        """Bind a call; compile when its types are new. ``create`` lets a derivative allocate missing gradients."""
         runtime = current()
-        bound = Bound(runtime.options, create=create and self.mode == REVERSE)
+        bound, types, arguments = self._bind(args, kwargs, create=create and self.mode == REVERSE)
+        key = (runtime.generation, types, self._active(bound))
+        known = self._specs.get(key, [])
+        for spec in known:
+            fitting = spec.fits(bound, arguments)
+            if fitting is not None:
+                return spec, fitting
+        self._drop_stale(runtime)
+        lowered = self._lower(types, bound)
+        assert lowered.members is not None
+        executable = self._build(runtime, lowered.function, self._active(bound))
+        spec = Specialisation.of(executable, types, lowered.members)
+        self._specs[key] = [*known, spec]
+        return spec, bound
+
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, create: bool = False) -> tuple[Bound, tuple[ArgType, ...], dict[str, Any]]:
+        """Return the leaves of a call's arguments, their types, and the arguments by name."""
+        bound = Bound(current().options, create=create)
         values = bind_call(self.info, args, kwargs)
-        types = tuple(bind_argument(bound, p.name, p.annotation, v) for p, v in zip(self.info.parameters, values, strict=True))
-        active = self._active(bound)
-        key = (runtime.generation, types, active)
-        executable = self._executables.get(key)
-        if executable is None:
-            self._drop_stale(runtime)
-            executable = self._executables[key] = self._build(runtime, types, active)
-        return executable, bound
+        parameters = self.info.parameters
+        types = tuple(bind_argument(bound, p.name, p.annotation, v) for p, v in zip(parameters, values, strict=True))
+        return bound, types, {p.name: v for p, v in zip(parameters, values, strict=True)}
+
+    def _lower(self, types: tuple[ArgType, ...], bound: Bound) -> Lowered:
+        """Lower the kernel; members that it reads are added to ``bound``."""
+        return lower_kernel(self.info, types, lower_options(bound.options), functools.partial(bind_argument, bound))
 
     def lowered(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> tuple[Function, Bound]:
         """Return the kernel's IR for a call, before any derivative is taken, and the call's leaf values."""
-        options = current().options
-        bound = Bound(options)
-        values = bind_call(self.info, args, kwargs or {})
-        types = tuple(bind_argument(bound, p.name, p.annotation, v) for p, v in zip(self.info.parameters, values, strict=True))
-        return lower(self.info, types, lower_options(options)), bound
+        bound, types, _ = self._bind(args, kwargs or {})
+        return self._lower(types, bound).function, bound
 
     def executable_of(self, runtime: Runtime, function: Function) -> Executable:
         """Compile a function for this kernel's mode: what `lowered` gave, or a derivative of it."""
         return self._finish(runtime, function)
 
     def _drop_stale(self, runtime: Runtime) -> None:
-        for key in [k for k in self._executables if k[0] != runtime.generation]:
-            del self._executables[key]
+        for key in [k for k in self._specs if k[0] != runtime.generation]:
+            del self._specs[key]
+            self._entry = None
 
     def _active(self, bound: Bound) -> frozenset[str]:
         """Paths of arrays that the derivative is taken with respect to: those that come with a place for it."""
@@ -171,13 +204,16 @@ class Kernel:
             return frozenset(bound.differentiable)
         return frozenset(path.removesuffix(DUAL) for path in bound.sources if path.endswith(DUAL))
 
-    def _build(self, runtime: Runtime, types: tuple[ArgType, ...], active: frozenset[str]) -> Executable:
-        primal = lower(self.info, types, lower_options(runtime.options))
+    def _build(self, runtime: Runtime, primal: Function, active: frozenset[str]) -> Executable:
         passed("lowered", primal)
         executable = self._finish(runtime, self.transform(primal, active))
         if executable.disjoint:
-            executable.alternative = functools.cache(lambda: self._finish(runtime, self.transform(primal, active, shared=True)))
+            executable.alternative = functools.cache(lambda same: self._finish(runtime, self._aliased(primal, active, dict(same))))
         return executable
+
+    def _aliased(self, primal: Function, active: frozenset[str], same: Mapping[str, str]) -> Function:
+        """The derivative when arrays are the ``same``; other gradients may still be shared."""
+        return self.transform(unify(primal, same), active - same.keys(), shared=True)
 
     def _finish(self, runtime: Runtime, function: Function) -> Executable:
         options = compile_options(runtime.options)

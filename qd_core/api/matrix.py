@@ -324,6 +324,14 @@ class Matrix:
         return MatrixNdarray(_scalar(dtype), shape, (n, m), needs_grad)
 
 
+    @classmethod
+    def field(cls, n: int, m: int, dtype: Any, shape: Any = None, **options: Any) -> Any:
+        """Field of ``n`` x ``m`` matrices; options as for ``qd.field``."""
+        from qd_core.api.field import make_field
+
+        return make_field(MatrixType((n, m), dtype), shape, **options)
+
+
 class Vector(Matrix):
     """A small vector; see `Matrix`."""
 
@@ -335,6 +343,47 @@ class Vector(Matrix):
         from qd_core.runtime.array import VectorNdarray
 
         return VectorNdarray(_scalar(dtype), shape, (n,), needs_grad)
+
+    @classmethod
+    def field(cls, n: int, dtype: Any, shape: Any = None, **options: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Field of vectors of ``n`` components; options as for ``qd.field``."""
+        from qd_core.api.field import make_field
+
+        return make_field(MatrixType((n,), dtype), shape, **options)
+
+
+class _Element(Matrix):
+    """An element of a field: changing a component changes the field."""
+
+    __slots__ = ("_store",)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(index, value)
+        self._store(self._data)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        self._store(self._data)
+
+    def fill(self, val: Any) -> None:
+        """Set every component."""
+        super().fill(val)
+        self._store(self._data)
+
+
+class _VectorElement(_Element, Vector):
+    __slots__ = ()
+
+
+def _element(data: np.ndarray[Any, Any], kind: DType, store: Callable[[np.ndarray[Any, Any]], None]) -> Matrix:
+    """Element of a field in Python scope; ``store`` writes it back."""
+    made = object.__new__(_VectorElement if data.ndim == 1 else _Element)
+    for name, value in (("_data", data), ("_dtype", kind), ("_store", store)):
+        object.__setattr__(made, name, value)
+    return made
+
+
+PYTHON_SCOPE["element"] = _element
 
 
 def _scalar(dtype: Any) -> DType:

@@ -55,6 +55,10 @@ class MatrixType:
         """Make a value in Python scope; in kernels the front end does."""
         return PYTHON_SCOPE["matrix"](self, *components)
 
+    def field(self, shape: Any = None, **options: Any) -> Any:
+        """Make a field of such elements; options as for ``qd.field``."""
+        return PYTHON_SCOPE["matrix_field"](self, shape, **options)
+
     @property
     def n(self) -> int:
         """Number of rows."""
@@ -91,6 +95,10 @@ class StructType:
     def __call__(self, *members: Any, **named: Any) -> Any:
         """Make a value in Python scope; in kernels the front end does."""
         return PYTHON_SCOPE["struct"](self, *members, **named)
+
+    def field(self, shape: Any = None, **options: Any) -> Any:
+        """Make a field of such structs; options as for ``qd.field``, with ``layout`` for the place of members."""
+        return PYTHON_SCOPE["struct_field"](self, shape, **options)
 
     def __eq__(self, other: object) -> bool:
         return (

@@ -16,6 +16,7 @@ import numpy as np
 from qd_core.backend.contract import BufferRef, HostSpan
 from qd_core.dtypes import DType
 from qd_core.errors import ArgumentValueError, QuadrantsAssertionError, QuadrantsTypeError
+from qd_core.frontend.signature import ArrayArg
 from qd_core.ir.nodes import ArrayType
 from qd_core.runtime.arguments import ArrayView
 from qd_core.runtime.context import Runtime, current
@@ -124,6 +125,10 @@ class Ndarray:
     def array_type(self) -> ArrayType:
         """Type of the array in kernels."""
         return ArrayType(self.dtype, len(self.shape), self.element_shape)
+
+    def __qd_capture__(self) -> ArrayArg:
+        """Type of the array in kernels that find it in an object or outside."""
+        return ArrayArg(self.dtype, len(self.shape), self.element_shape, self.grad is not None, needs_dual=self.dual is not None)
 
     def view_on(self, runtime: Runtime) -> ArrayView:
         """Memory, extents and strides for a launch on ``runtime``; `ClosedError` after `qd.reset()`."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from qd_core.runtime.cache import ArtifactCache
     from qd_core.runtime.log import Log
     from qd_core.runtime.tape import Recorder
+    from qd_core.runtime.tree import FieldTree
 
 __all__ = ["Options", "Runtime", "active", "current", "set_active"]
 
@@ -50,7 +51,7 @@ _generations = itertools.count(1)
 class Runtime:
     """One open device with its compiler, log and everything allocated on it.
 
-    ``recorder`` is the active tape's; ``tangents`` counts active forward-mode contexts. ``generation`` is unique per `qd.init`; array class keys contain it, so code of an earlier runtime never accepts a later array.
+    ``tree`` is that of ``qd.root``; ``plans`` counts how often launch plans were forgotten. ``recorder`` is the active tape's; ``tangents`` counts active forward-mode contexts. ``generation`` is unique per `qd.init`; array class keys contain it, so code of an earlier runtime never accepts a later array.
     """
 
     backend: Backend
@@ -64,6 +65,8 @@ class Runtime:
     recorder: Recorder | None = None
     tangents: int = 0
     cache: ArtifactCache | None = None
+    tree: FieldTree | None = None
+    plans: int = 0
     launchers: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])
     arrays: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])
     class_keys: dict[Any, int] = field(default_factory=dict[Any, int])
@@ -79,6 +82,21 @@ class Runtime:
         finally:
             for launcher in launchers:
                 launcher.resume()
+
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """Hide host writes from an active tape for a while."""
+        recorder, self.recorder = self.recorder, None
+        try:
+            yield
+        finally:
+            self.recorder = recorder
+
+    def forget_plans(self) -> None:
+        """Send every kernel through Python once more: memory or types that launch plans rely on changed."""
+        self.plans += 1
+        for launcher in list(self.launchers):
+            launcher.clear()
 
     def class_key(self, kind: Any) -> int:
         """Return a process-wide number for (``kind``, this runtime): what packers compare instead of types."""

@@ -37,6 +37,7 @@ from qd_core.runtime.native_spec import (
     NEVER,
     Argument,
     Axis,
+    FixedArray,
     Formula,
     HeaderArgument,
     LaunchPlan,
@@ -51,6 +52,7 @@ __all__ = [
     "NEVER",
     "Argument",
     "Axis",
+    "FixedArray",
     "Formula",
     "HeaderArgument",
     "InstalledPlan",
@@ -228,6 +230,8 @@ class InstalledPlan:
             values = _scalar_leaf(leaf)
         elif isinstance(leaf, HeaderArgument):
             values = _header_leaf(leaf)
+        elif isinstance(leaf, FixedArray):
+            values = {"kind": tables.FIXED_ARRAY, "key": leaf.address, "high": leaf.address + leaf.nbytes}
         else:
             values = _numpy_leaf(leaf) | {"element_shape": self._keep(leaf.element_shape)}
         return _row(tables.LEAF, values | {"argument": leaf.position, "word": leaf.word})

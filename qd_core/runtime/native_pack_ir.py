@@ -294,7 +294,8 @@ body:
   switch i64 %kind, label %bad [ i64 ${INTEGER}, label %integer
                                  i64 ${REAL}, label %real
                                  i64 ${HEADER_ARRAY}, label %header
-                                 i64 ${NUMPY_ARRAY}, label %numpy ]
+                                 i64 ${NUMPY_ARRAY}, label %numpy
+                                 i64 ${FIXED_ARRAY}, label %fixed ]
 integer:
   %ok_integer = call i1 @qd_pack_integer(ptr %leaf, ptr %object, ptr %words)
   br label %next
@@ -307,8 +308,14 @@ header:
 numpy:
   %ok_numpy = call i1 @qd_pack_numpy(ptr %leaf, ptr %object, ptr %words, ptr %span, ptr %span_end)
   br label %next
+fixed:
+  %fixed_start = load i64, ptr ${leaf.key}
+  %fixed_end = load i64, ptr ${leaf.high}
+  store i64 %fixed_start, ptr %span
+  store i64 %fixed_end, ptr %span_end
+  br label %next
 next:
-  %ok = phi i1 [ %ok_integer, %integer ], [ %ok_real, %real ], [ %ok_header, %header ], [ %ok_numpy, %numpy ]
+  %ok = phi i1 [ %ok_integer, %integer ], [ %ok_real, %real ], [ %ok_header, %header ], [ %ok_numpy, %numpy ], [ true, %fixed ]
   %n1 = add i64 %n, 1
   br i1 %ok, label %loop, label %bad
 good:

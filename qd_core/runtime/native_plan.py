@@ -15,13 +15,15 @@ from qd_core.backend.contract import Access
 from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Node, Param, Value
 from qd_core.ir.program import Fixed, HostExpr
-from qd_core.runtime.arguments import ArrayLeaf, ScalarLeaf
+from qd_core.runtime.arguments import ArrayLeaf, ArrayView, ScalarLeaf, no_overlap
 from qd_core.runtime.array import Ndarray
+from qd_core.runtime.field import Field
 from qd_core.runtime.launch import NO_OVERLAP, Executable
 from qd_core.runtime.native import (
     NEVER,
     Argument,
     Axis,
+    FixedArray,
     HeaderArgument,
     LaunchPlan,
     NumpyArgument,
@@ -37,6 +39,7 @@ from qd_core.runtime.native_formula import formula_of
 __all__ = ["Origin", "plan_of"]
 
 HOST_ADDRESS = "memory.host_address"
+_WRITES = (Access.WRITE, Access.READ_WRITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,9 @@ class _Unsupported(Exception):
     """The native entry cannot do this launch."""
 
 
-def plan_of(executable: Executable, values: Sequence[Any], origins: Mapping[str, Origin]) -> LaunchPlan | None:
+def plan_of(
+    executable: Executable, values: Sequence[Any], origins: Mapping[str, Origin], constants: Mapping[str, ArrayView] | None = None
+) -> LaunchPlan | None:
     """Return a plan for launches with arguments of the same types as ``values``, or None when only Python can do them.
 
     Parameters
@@ -62,15 +67,22 @@ def plan_of(executable: Executable, values: Sequence[Any], origins: Mapping[str,
         The positional arguments.
     origins : mapping
         Origin of every leaf that the caller passes, by path.
+    constants : mapping, optional
+        Arrays by path that are the same at every launch.
     """
     try:
-        return _plan(executable, values, origins)
+        return _plan(executable, values, origins, constants or {})
     except _Unsupported:
         return None
 
 
-def _plan(executable: Executable, values: Sequence[Any], origins: Mapping[str, Origin]) -> LaunchPlan:
-    variants = _variants(executable)
+def _plan(
+    executable: Executable, values: Sequence[Any], origins: Mapping[str, Origin], constants: Mapping[str, ArrayView]
+) -> LaunchPlan:
+    fixed_only = all(a.path in constants or a.path in executable.supplied for a in executable.table.arrays)
+    if executable.disjoint and (not fixed_only or _share_memory(executable, constants)):
+        raise _Unsupported
+    variants = _variants(executable, _disjoint(executable, constants) if fixed_only else None)
     leaves: list[Argument] = []
     words = [0] * executable.table.size
     for leaf in executable.table.leaves:
@@ -79,6 +91,14 @@ def _plan(executable: Executable, values: Sequence[Any], origins: Mapping[str, O
             assert isinstance(leaf, ArrayLeaf)
             address = int(executable.runtime.device.address(supplied.ref))
             words[leaf.word : leaf.word + leaf.words] = [address, *supplied.shape, *supplied.strides]
+            continue
+        fixed = constants.get(leaf.path)
+        if fixed is not None:
+            assert isinstance(leaf, ArrayLeaf)
+            address = int(executable.runtime.device.address(fixed.ref))
+            words[leaf.word : leaf.word + leaf.words] = [address, *fixed.shape[: leaf.type.ndim], *fixed.strides[: leaf.type.ndim]]
+            if not fixed_only:
+                leaves.append(FixedArray(0, leaf.word, address, fixed.ref.nbytes, leaf.type.ndim, leaf.access in _WRITES))
             continue
         origin = origins.get(leaf.path)
         if origin is None:
@@ -100,16 +120,35 @@ def _plan(executable: Executable, values: Sequence[Any], origins: Mapping[str, O
     )
 
 
-def _variants(executable: Executable) -> tuple[Variant, ...]:
-    """Every variant natively, the right-for-all one last; a native launch never compiles."""
+def _variants(executable: Executable, disjoint: bool | None) -> tuple[Variant, ...]:
+    """Every variant natively, the right-for-all one last; a native launch never compiles.
+
+    Where it is known beforehand whether arrays overlap, one variant is enough.
+    """
     wanted = [frozenset({NO_OVERLAP}), frozenset[str]()] if executable.guarded else [frozenset[str]()]
+    if executable.guarded and disjoint is not None:
+        wanted = wanted[:1] if disjoint else wanted[1:]
     variants: list[Variant] = []
     for guards in wanted:
         entry = executable.module(guards).native()
         if entry is None:
             raise _Unsupported
-        variants.append(Variant(entry.function, entry.context, guards, entry.owner))
+        needed = guards if disjoint is None else frozenset[str]()
+        variants.append(Variant(entry.function, entry.context, needed, entry.owner))
     return tuple(variants)
+
+
+def _disjoint(executable: Executable, constants: Mapping[str, ArrayView]) -> bool:
+    """Whether no written array shares memory with another one, all of them known."""
+    views = [constants[a.path] if a.path in constants else executable.supplied[a.path] for a in executable.table.arrays]
+    return no_overlap(executable.table, views, [int(executable.runtime.device.address(v.ref)) for v in views])
+
+
+def _share_memory(executable: Executable, constants: Mapping[str, ArrayView]) -> bool:
+    """Whether two arrays that must be disjoint are not."""
+    spans = {p: (int(executable.runtime.device.address(v.ref)), v.ref.nbytes) for p, v in constants.items()}
+    pairs = [(spans[a], spans[b]) for a, b in executable.disjoint if a in spans and b in spans]
+    return any(a < b + n and b < a + m for (a, m), (b, n) in pairs)
 
 
 def _scalar(leaf: ScalarLeaf, origin: Origin) -> ScalarArgument:
@@ -120,10 +159,12 @@ def _scalar(leaf: ScalarLeaf, origin: Origin) -> ScalarArgument:
 
 
 def _array(executable: Executable, leaf: ArrayLeaf, origin: Origin, value: Any) -> Argument:
-    written = leaf.access in (Access.WRITE, Access.READ_WRITE)
+    written = leaf.access in _WRITES
     kind = leaf.type
-    if isinstance(value, Ndarray):
+    if isinstance(value, (Ndarray, Field)):
         key = int(value._header[0])
+        if key == 0:
+            raise _Unsupported
         return HeaderArgument(origin.position, leaf.word, type(value), "_header", key, kind.ndim, origin.hop, written)
     if type(value) is np.ndarray and not origin.hop and executable.runtime.device.capabilities.has(HOST_ADDRESS):
         return NumpyArgument(origin.position, leaf.word, kind.dtype, kind.ndim, kind.element_shape, written)

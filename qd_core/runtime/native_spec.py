@@ -77,7 +77,27 @@ class NumpyArgument:
     written: bool = False
 
 
-Argument = ScalarArgument | HeaderArgument | NumpyArgument
+@dataclass(frozen=True, slots=True)
+class FixedArray:
+    """An array that is the same at every launch: its words are in the plan already, and it takes part in the guards.
+
+    Parameters
+    ----------
+    position
+        Any argument's; it is not looked at.
+    address, nbytes
+        Its memory.
+    """
+
+    position: int
+    word: int
+    address: int
+    nbytes: int
+    ndim: int
+    written: bool = False
+
+
+Argument = ScalarArgument | HeaderArgument | NumpyArgument | FixedArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ VARIANT = ("guards", "function", "context")
 HEADER_KEY, HEADER_ADDRESS, HEADER_NBYTES, HEADER_GRAD, HEADER_DUAL, HEADER_SHAPE = range(6)
 """Words of an array's header; extents, then strides, follow from `HEADER_SHAPE` on."""
 
-INTEGER, REAL, HEADER_ARRAY, NUMPY_ARRAY = range(4)
+INTEGER, REAL, HEADER_ARRAY, NUMPY_ARRAY, FIXED_ARRAY = range(5)
 ACCEPT_INT, ACCEPT_FLOAT, ACCEPT_BOOL = 1, 2, 4
 AXIS_FIXED, AXIS_WORD, AXIS_WORD_I32, AXIS_FORMULA = range(4)
 FORMULA_STEPS = ("word", "constant", "signed", "unsigned", "add", "sub", "mul", "min", "max", "floordiv")

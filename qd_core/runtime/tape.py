@@ -88,12 +88,18 @@ class Recorder:
         if not self._replaying:
             self._entries.append(_Entry(backward))
 
-    def host_write(self, array: Ndarray, index: tuple[int, ...] | None) -> None:
-        """Record that the host overwrites an array or one element: what was there has no derivative any more."""
+    def host_write(self, array: Ndarray, index: tuple[int, ...] | None, clear: Callable[[], None] | None = None) -> None:
+        """Record that the host overwrites an array or one element: what was there has no derivative any more.
+
+        ``clear`` sets the gradient there to 0 where that is not all of the element.
+        """
         if self._replaying:
             return
 
         def backward() -> None:
+            if clear is not None:
+                clear()
+                return
             if array.grad is None:
                 return
             if index is None:

@@ -1,0 +1,80 @@
+"""Compiled variants of a kernel, and what tells whether a call fits one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qd_core.api.binding import Bound, bind_argument
+from qd_core.frontend.members import Member, Members
+from qd_core.frontend.signature import ArgType
+from qd_core.runtime.launch import Executable
+
+__all__ = ["BoundKernel", "Specialisation"]
+
+
+@dataclass(slots=True, eq=False)
+class Specialisation:
+    """Code for one combination of argument types and of types of the members that it reads.
+
+    Attributes
+    ----------
+    arguments : tuple of ArgType
+        Types of the arguments.
+    members : tuple of (Member, ArgType)
+        What the kernel reads of objects and outside, with the types it was compiled for.
+    same : tuple of (Member, Member)
+        Ways that must lead to the same object.
+    plans : int
+        `Runtime.plans` when a launch plan was tried; -1 before.
+    """
+
+    executable: Executable
+    arguments: tuple[ArgType, ...]
+    members: tuple[tuple[Member, ArgType], ...]
+    same: tuple[tuple[Member, Member], ...]
+    plans: int = -1
+
+    @staticmethod
+    def of(executable: Executable, arguments: tuple[ArgType, ...], members: Members) -> Specialisation:
+        """Keep what was read while the code was made."""
+        return Specialisation(executable, arguments, tuple(members.read.values()), tuple(members.same))
+
+    def fits(self, bound: Bound, arguments: Mapping[str, Any]) -> Bound | None:
+        """Return the call's leaves with those of members when they have the types of this code, else None."""
+        if not self.members:
+            return bound
+        trial = bound.fork()
+        try:
+            for member, kind in self.members:
+                if bind_argument(trial, member.path, member.annotation, member.read(arguments)) != kind:
+                    return None
+            if any(a.read(arguments) is not b.read(arguments) for a, b in self.same):
+                return None
+        except (AttributeError, LookupError):
+            return None
+        return trial
+
+
+class BoundKernel:
+    """A kernel taken from an instance, which is its first argument."""
+
+    __slots__ = ("__self__", "kernel")
+
+    def __init__(self, kernel: Any, instance: Any) -> None:
+        self.kernel, self.__self__ = kernel, instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.kernel(self.__self__, *args, **kwargs)
+
+    @property
+    def grad(self) -> BoundKernel:
+        """The reverse-mode kernel of the instance."""
+        return BoundKernel(self.kernel.grad, self.__self__)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.kernel, name)
+
+    def __repr__(self) -> str:
+        return f"<bound {self.kernel!r} of {self.__self__!r}>"
