@@ -21,6 +21,7 @@ from qd_core.errors import ArgumentValueError, QuadrantsRuntimeTypeError
 from qd_core.runtime.arguments import ArrayView
 from qd_core.runtime.array import Ndarray, contiguous_strides
 from qd_core.runtime.context import Runtime
+from qd_core.runtime.exchange import ExchangeSource, is_device_tensor
 
 __all__ = ["ArraySource", "HostSource", "NdarraySource", "WithGrad", "array_source", "is_array", "with_grad"]
 
@@ -230,7 +231,7 @@ def _is_torch(value: object) -> bool:
 
 def is_array(value: object) -> bool:
     """Whether ``value`` can be passed for an array parameter."""
-    return isinstance(value, (Ndarray, np.ndarray, WithGrad)) or _is_torch(value)
+    return isinstance(value, (Ndarray, np.ndarray, WithGrad)) or _is_torch(value) or is_device_tensor(value)
 
 
 def array_source(value: Any, path: str) -> ArraySource:
@@ -241,6 +242,8 @@ def array_source(value: Any, path: str) -> ArraySource:
         return HostSource(value)
     if isinstance(value, WithGrad):
         return HostSource(value.data, value.grad)
+    if is_device_tensor(value):
+        return ExchangeSource(value, path)
     if _is_torch(value):
         return HostSource(_torch_array(value, path), owner=value)
     raise QuadrantsRuntimeTypeError(
@@ -250,10 +253,6 @@ def array_source(value: Any, path: str) -> ArraySource:
 
 def _torch_array(tensor: Any, path: str) -> np.ndarray[Any, Any]:
     """NumPy view of a torch tensor on the host, sharing memory."""
-    if tensor.device.type != "cpu":
-        raise ArgumentValueError(
-            f"argument {path!r} is a tensor on device {tensor.device}, wanted one on the host", hint="pass tensor.cpu() and copy back what the kernel wrote"
-        )
     if not tensor.is_contiguous():
         raise ArgumentValueError(
             f"argument {path!r} is not contiguous: got shape {tuple(tensor.shape)} with strides {tuple(tensor.stride())}", hint="pass tensor.contiguous()"

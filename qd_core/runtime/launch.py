@@ -16,7 +16,7 @@ import numpy as np
 
 from qd_core.backend.contract import Access, Artifact, Buffer, BufferRef, BufferUse, CompileOptions, HostSpan, Launch, Module
 from qd_core.backend.requirements import check_supported
-from qd_core.errors import LaunchError, Span
+from qd_core.errors import DeviceFault, LaunchError, Span
 from qd_core.ir.program import Program, Variant
 from qd_core.ir.rewrite import walk
 from qd_core.runtime.arguments import ArgumentTable, ArrayLeaf, ArrayView, no_overlap
@@ -190,6 +190,10 @@ class Executable:
     def finish(self) -> Any:
         """Deliver messages of the launch and return its result."""
         stream = self.runtime.device.default_stream
+        status = self.plan.read("status") if self.plan else 0
+        if status:
+            self.plan.write("status", 0)
+            raise DeviceFault(f"the launch of {self.program.name!r} failed with status {status & 0xFFFFFFFF}", span=self.span)
         if self.program.sites and self.runtime.log is not None:
             stream.synchronize()
             self.runtime.log.drain(stream, self.program.sites)
