@@ -13,7 +13,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["ALL", "DType", "by_name", "f16", "f32", "f64", "from_numpy", "i8", "i16", "i32", "i64", "promote", "u1", "u8", "u16", "u32", "u64"]
+__all__ = [
+    "ALL",
+    "DType",
+    "by_name",
+    "f16",
+    "f32",
+    "f64",
+    "from_numpy",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "promote",
+    "u1",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+]
 
 
 class DType:

@@ -1,6 +1,7 @@
 """Architectures: the names that `qd.init(arch=...)` takes.
 
-`qd.<name>` resolves for core's own backends, every installed plugin, and the names of `backend/known.toml`, so that scripts can list a
+`qd.<name>` resolves for core's own backends, every installed plugin, and the names of `backend/known.toml`, so that
+scripts can list a
 backend that is not installed.
 """
 

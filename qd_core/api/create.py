@@ -41,5 +41,7 @@ def ndarray(dtype: Any, shape: Any, needs_grad: bool = False) -> Ndarray:
         element, scalar = dtype.shape, dtype.dtype if dtype.dtype is not None else float
     kind: DType | None = as_dtype(scalar, options.default_ip, options.default_fp)
     if kind is None:
-        raise QuadrantsTypeError(f"{dtype!r} is no element type of an array", hint="use qd.f32 and the like, or qd.types.vector/matrix")
+        raise QuadrantsTypeError(
+            f"{dtype!r} is no element type of an array", hint="use qd.f32 and the like, or qd.types.vector/matrix"
+        )
     return _CLASSES[len(element)](kind, shape, element, needs_grad)

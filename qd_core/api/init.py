@@ -23,35 +23,48 @@ from qd_core.runtime.log import Log
 __all__ = ["init", "reset", "sync"]
 
 IGNORED = frozenset(
-    """ad_stack_experimental_enabled ad_stack_size ad_stack_sparse_threshold_bytes advanced_optimization cache_loop_invariant_global_vars
-    cfg_optimization constant_folding debug_dump_path default_cpu_block_dim default_gpu_block_dim demote_dense_struct_fors
-    detect_read_only device_memory_GB device_memory_fraction
-    external_optimization_level flatten_if force_scalarize_matrix gdb_trigger gpu_max_reg half2_vectorization kernel_profiler log_level make_block_local
-    make_mesh_block_local make_thread_local max_block_dim mesh_localize_all_attr_mappings mesh_localize_from_end_mapping mesh_localize_to_end_mapping
-    move_loop_invariant_outside_if num_compile_threads offline_cache_cleaning_factor offline_cache_cleaning_policy
-    optimize_mesh_reordered_mapping print_full_traceback print_ir print_ir_dbg_info print_kernel_asm
-    print_kernel_llvm_ir print_kernel_llvm_ir_optimized print_non_pure quant_opt_atomic_demotion quant_opt_store_fusion raise_on_templated_floats
-    real_matrix_scalarize require_version saturating_grid_dim src_ll_cache timeline validate_autodiff verbose verbose_kernel_launches vk_api_version
-    auto_mesh_local auto_mesh_local_default_occupacy print_accessor_ir print_struct_llvm_ir saturating_grid_dim use_llvm""".split()
+    """ad_stack_experimental_enabled ad_stack_size ad_stack_sparse_threshold_bytes advanced_optimization
+    cache_loop_invariant_global_vars cfg_optimization constant_folding debug_dump_path default_cpu_block_dim
+    default_gpu_block_dim demote_dense_struct_fors detect_read_only device_memory_GB device_memory_fraction
+    external_optimization_level flatten_if force_scalarize_matrix gdb_trigger gpu_max_reg half2_vectorization
+    kernel_profiler log_level make_block_local make_mesh_block_local make_thread_local max_block_dim
+    mesh_localize_all_attr_mappings mesh_localize_from_end_mapping mesh_localize_to_end_mapping
+    move_loop_invariant_outside_if num_compile_threads offline_cache_cleaning_factor
+    offline_cache_cleaning_policy optimize_mesh_reordered_mapping print_full_traceback print_ir
+    print_ir_dbg_info print_kernel_asm print_kernel_llvm_ir print_kernel_llvm_ir_optimized print_non_pure
+    quant_opt_atomic_demotion quant_opt_store_fusion raise_on_templated_floats real_matrix_scalarize
+    require_version saturating_grid_dim src_ll_cache timeline validate_autodiff verbose verbose_kernel_launches
+    vk_api_version auto_mesh_local auto_mesh_local_default_occupacy print_accessor_ir print_struct_llvm_ir
+    saturating_grid_dim use_llvm
+    """.split()
 )
 """Options of other implementations of the language that have no effect here: accepted, so that scripts run."""
 
 _KNOWN = {f.name: f for f in fields(Options)}
 
 
-def init(arch: Any = None, default_fp: DType | None = None, default_ip: DType | None = None, enable_fallback: bool = True, **options: Any) -> None:
+def init(
+    arch: Any = None,
+    default_fp: DType | None = None,
+    default_ip: DType | None = None,
+    enable_fallback: bool = True,
+    **options: Any,
+) -> None:
     """Open a device and make it the one that kernels run on; everything of an earlier `init` is closed.
 
     Parameters
     ----------
     arch : Arch or sequence of Arch, optional
-        Where to run; of several, the first available. The environment variable ``QD_ARCH`` (a name) overrides it. Default: the CPU.
+        Where to run; of several, the first available. The environment variable ``QD_ARCH`` (a name) overrides it.
+        Default: the CPU.
     default_fp, default_ip : DType, optional
         Types of real and integer literals and annotations (f32 and i32).
     enable_fallback : bool
-        Run on the CPU, with a warning that gives reason and remedy, when no wanted backend is available; otherwise raise.
+        Run on the CPU, with a warning that gives reason and remedy, when no wanted backend is available; otherwise
+        raise.
     **options
-        `debug`, `check_out_of_bound`, `fast_math`, `cpu_max_num_threads`, `random_seed`, ...; each can be set by ``QD_<NAME>`` too, with the
+        `debug`, `check_out_of_bound`, `fast_math`, `cpu_max_num_threads`, `random_seed`, ...; each can be set by
+        ``QD_<NAME>`` too, with the
         keyword winning.
 
     Raises
@@ -74,7 +87,10 @@ def open_runtime(backend: Backend, options: Options, device_index: int = 0) -> R
     """Open device ``device_index`` of ``backend``."""
     infos = backend.devices()
     if not 0 <= device_index < len(infos):
-        raise LaunchError(f"backend {backend.name!r} has no device {device_index}: it has {len(infos)}", hint="see python -m qd_core doctor")
+        raise LaunchError(
+            f"backend {backend.name!r} has no device {device_index}: it has {len(infos)}",
+            hint="see python -m qd_core doctor",
+        )
     info: DeviceInfo = infos[device_index]
     mapping = {f.name: getattr(options, f.name) for f in fields(options)}
     device = backend.open(info, mapping)
@@ -139,7 +155,10 @@ def _options(default_fp: DType | None, default_ip: DType | None, options: Mappin
             import difflib
 
             near = difflib.get_close_matches(name, [*_KNOWN, *IGNORED, *ignored_options(), "arch", "device"], 1)
-            raise OptionError(f"unknown option {name!r}", hint=f"did you mean {near[0]!r}?" if near else "see the documentation of qd.init")
+            raise OptionError(
+                f"unknown option {name!r}",
+                hint=f"did you mean {near[0]!r}?" if near else "see the documentation of qd.init",
+            )
     for name in _KNOWN:
         text = os.environ.get(f"QD_{name.upper()}")
         if text is None:

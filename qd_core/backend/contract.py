@@ -1,9 +1,11 @@
 """The backend contract: what a plugin implements and what core guarantees.
 
-Core packs every argument; a plugin never walks them. Buffers, host memory and device addresses are different types, and an address comes only
+Core packs every argument; a plugin never walks them. Buffers, host memory and device addresses are different types,
+and an address comes only
 from :meth:`Device.address`. All tasks of a kernel run in one call. Roles of buffers label messages and steer nothing.
 
-The contract has its own version. Additions raise the minor version and have defaults here; removals raise the major version.
+The contract has its own version. Additions raise the minor version and have defaults here; removals raise the major
+version.
 """
 
 from __future__ import annotations
@@ -21,10 +23,31 @@ if TYPE_CHECKING:
     from qd_core.errors import Span
 
 __all__ = [
-    "CONTRACT_VERSION", "Access", "Address", "ArgumentABI", "Artifact", "Availability", "Backend", "Buffer", "BufferRef", "BufferUse",
-    "CompileOptions", "Compiler", "ContractVersion", "Device", "DeviceInfo", "Event", "HostSpan", "Launch", "Module", "NativeEntry", "Role",
-    "Stream", "Target", "TaskEntry",
-]  # fmt: skip
+    "Access",
+    "Address",
+    "ArgumentABI",
+    "Artifact",
+    "Availability",
+    "Backend",
+    "Buffer",
+    "BufferRef",
+    "BufferUse",
+    "CONTRACT_VERSION",
+    "CompileOptions",
+    "Compiler",
+    "ContractVersion",
+    "Device",
+    "DeviceInfo",
+    "Event",
+    "HostSpan",
+    "Launch",
+    "Module",
+    "NativeEntry",
+    "Role",
+    "Stream",
+    "Target",
+    "TaskEntry",
+]
 
 Address = NewType("Address", int)
 """Opaque 64-bit number, meaningful to one device's code; made only by :meth:`Device.address`."""
@@ -105,7 +128,7 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What code can be generated for, with or without such a device at hand: ``name`` (``"x86_64-avx2"``) and static capabilities."""
+    """What code can be generated for, with or without such a device: name (``"x86_64-avx2"``), static capabilities."""
 
     name: str
     capabilities: CapabilitySet
@@ -162,7 +185,8 @@ class CompileOptions:
 class TaskEntry:
     """One compiled task.
 
-    ``axes`` is the number of its extents in `Launch.extents`. ``uses`` are positions among the program's parameters of the arrays that the task touches,
+    ``axes`` is the number of its extents in `Launch.extents`. ``uses`` are positions among the program's parameters of
+    the arrays that the task touches,
     with ``writes`` those it writes. ``after`` are earlier tasks that must have finished first.
     """
 
@@ -192,7 +216,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class NativeEntry:
-    """A C function ``int32 f(void *context, int64 *words, int64 *extents, void *stream)``, alive as long as ``owner``."""
+    """A C function ``i32 f(void *context, i64 *words, i64 *extents, void *stream)``, alive as long as ``owner``."""
 
     function: int
     context: int
@@ -203,8 +227,10 @@ class NativeEntry:
 class Launch:
     """A packed launch, read-only to the plugin.
 
-    ``words`` is final: a flat array of 64-bit words. ``extents`` holds one i64 for each axis of each task in order, -1 where the device
-    knows. ``uses`` names every array in ``words`` in leaf order: for barriers, residency and messages, never for packing.
+    ``words`` is final: a flat array of 64-bit words. ``extents`` holds one i64 for each axis of each task in order, -1
+    where the device
+    knows. ``uses`` names every array in ``words`` in leaf order: for barriers, residency and messages, never for
+    packing.
     """
 
     words: memoryview

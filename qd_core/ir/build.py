@@ -1,9 +1,11 @@
 """The smart builder: every transform emits through it.
 
-It types, folds constants, applies exact simplifications and numbers values while constructing, so no separate pass has to. What it
-returns need not be a new node. Simplifications are exact under IEEE arithmetic; fast math is the code generators' matter.
+It types, folds constants, applies exact simplifications and numbers values while constructing, so no separate pass has
+to. What it
+returns need not be a new node. Simplifications are exact under IEEE arithmetic; fast math is up to code generators.
 
-Scopes: values created in a region can be reused in the regions inside it and nowhere else. Loads are reused until memory may have
+Scopes: values created in a region can be reused in the regions inside it and nowhere else. Loads are reused until
+memory may have
 changed: every write, and every region that contains one, starts a new epoch.
 """
 
@@ -20,7 +22,7 @@ from qd_core.dtypes import DType
 from qd_core.errors import Span
 from qd_core.ir.convert import convert
 from qd_core.ir.fold import fold_constant, simplify
-from qd_core.ir.nodes import Arg, ArrayType, Node, Param, Region, Result, ScratchType, Value
+from qd_core.ir.nodes import Arg, ArrayType, Node, Region, Result, ScratchType, Value
 from qd_core.ir.ops import OPS
 
 __all__ = ["Builder", "constant_of"]
@@ -71,7 +73,8 @@ class Builder:
     span : Span or None
         Source position given to new nodes.
     exact : str or None
-        What fast math may do to new real arithmetic (attribute ``exact``, see `ir.ops`); None leaves it to the user's setting.
+        What fast math may do to new real arithmetic (attribute ``exact``, see `ir.ops`); None leaves it to the user's
+        setting.
     """
 
     __slots__ = ("_epoch", "_known", "_undo", "count", "exact", "region", "span")
@@ -104,11 +107,23 @@ class Builder:
             return same
         if op.commutative and constant_of(operands[0]) is not None:
             operands = (operands[1], operands[0])
-        result = operands[1].type if op is _SELECT else dt.u1 if op.result == "u1" else dt.i32 if op.result == "i32" else operands[0].type
+        result = (
+            operands[1].type
+            if op is _SELECT
+            else dt.u1
+            if op.result == "u1"
+            else dt.i32
+            if op.result == "i32"
+            else operands[0].type
+        )
         exact = self.exact if result.is_real else None
         key = (op, *map(id, operands)) if exact is None else (op, exact, *map(id, operands))
         node = self._known.get(key)
-        return node if node is not None else self._new(op, result, operands, _NO_ATTRS if exact is None else {"exact": exact}, key)
+        return (
+            node
+            if node is not None
+            else self._new(op, result, operands, _NO_ATTRS if exact is None else {"exact": exact}, key)
+        )
 
     def cast(self, value: Value, to: DType) -> Value:
         """Convert ``value`` to ``to``; the value itself when it has that type."""
@@ -128,7 +143,7 @@ class Builder:
         return self.emit("select", condition, a, b)
 
     def memo(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Return what ``make()`` built for ``key`` in this scope or one around it: numbering for pure expansions with regions."""
+        """Return what ``make()`` built for ``key`` in this scope or an outer one: numbering for expansions with regions."""
         known = self._known.get(key)
         if known is None:
             known = make()
@@ -141,7 +156,9 @@ class Builder:
         kind: ArrayType = array.type
         shape = (kind.fixed_shape if kind.fixed_shape is not None else (None,) * kind.ndim) + kind.element_shape
         known = shape[axis]
-        return self.const(dt.i32, known) if known is not None else self._keyed("extent", dt.i32, (array,), {"axis": axis})
+        return (
+            self.const(dt.i32, known) if known is not None else self._keyed("extent", dt.i32, (array,), {"axis": axis})
+        )
 
     def load(self, array: Value, indices: Sequence[Value]) -> Value:
         """Read the scalar of ``array`` at one index per axis of its full rank."""
@@ -205,7 +222,7 @@ class Builder:
         self._append(Node(OPS["yield"], None, values, _NO_ATTRS, self.span))
 
     def if_(self, condition: Value, then: Region, otherwise: Region) -> tuple[Value, ...]:
-        """Append an ``if`` whose results are what the chosen region yields; a constant condition leaves only its region."""
+        """Append an ``if`` whose results are what the chosen region yields; a constant condition leaves its region."""
         known = constant_of(condition)
         if known is not None:
             chosen = then if known else otherwise
@@ -213,7 +230,16 @@ class Builder:
             return chosen.yields
         return self._region_op("if", (condition,), (then, otherwise), then.yields, _NO_ATTRS)
 
-    def for_(self, start: Value, stop: Value, inits: Sequence[Value], body: Region, *, reverse: bool = False, breaks: bool = False) -> tuple[Value, ...]:
+    def for_(
+        self,
+        start: Value,
+        stop: Value,
+        inits: Sequence[Value],
+        body: Region,
+        *,
+        reverse: bool = False,
+        breaks: bool = False,
+    ) -> tuple[Value, ...]:
         """Append a serial loop over [start, stop); ``body`` has the arguments (index, carried...)."""
         return self._region_op("for", (start, stop, *inits), (body,), inits, {"reverse": reverse, "breaks": breaks})
 
@@ -228,14 +254,23 @@ class Builder:
         return self._append(node)
 
     # -- construction -------------------------------------------------------------------------------------------
-    def generic(self, name: str, type: Any, operands: tuple[Value, ...], attrs: dict[str, Any], regions: tuple[Region, ...] = ()) -> Node:
+    def generic(
+        self, name: str, type: Any, operands: tuple[Value, ...], attrs: dict[str, Any], regions: tuple[Region, ...] = ()
+    ) -> Node:
         """Append a node as given, without folding: for readers of text and for copying effects."""
         node = Node(OPS[name], type, operands, attrs, self.span, regions)
         if node.op.writes or regions:
             self._epoch += 1
         return self._append(node)
 
-    def _region_op(self, name: str, operands: tuple[Value, ...], regions: tuple[Region, ...], likes: Sequence[Value], attrs: dict[str, Any]) -> tuple[Value, ...]:
+    def _region_op(
+        self,
+        name: str,
+        operands: tuple[Value, ...],
+        regions: tuple[Region, ...],
+        likes: Sequence[Value],
+        attrs: dict[str, Any],
+    ) -> tuple[Value, ...]:
         node = Node(OPS[name], None, operands, attrs, self.span, regions)
         node.results = tuple(Result(v.type, node, i) for i, v in enumerate(likes))
         self._append(node)
@@ -264,5 +299,3 @@ class Builder:
         self.count += 1
         self.region.nodes.append(node)
         return node
-
-

@@ -28,7 +28,7 @@ def evaluate(op: OpDef, args: tuple[Any, ...], result: DType) -> Any:
 
 
 def apply(op: OpDef, args: tuple[Any, ...], result: DType) -> np.ndarray[Any, Any]:
-    """As `evaluate`, for a caller that has silenced NumPy's floating-point messages (``np.errstate``) around many of these."""
+    """As `evaluate`, for a caller that has silenced NumPy's floating-point messages (``np.errstate``) around many."""
     assert op.numpy is not None
     return np.asarray(op.numpy(*args)).astype(result.numpy, copy=False)
 

@@ -1,7 +1,9 @@
 """SSA nodes: scalars, array parameters, and structured regions.
 
-A node with one result is its own value. Region operations with several results expose them as :class:`Result`. Values are
-compared by identity. Nothing here decides legality: that is `ir.verify`, and construction goes through `ir.build.Builder`.
+A node with one result is its own value. Region operations with several results expose them as :class:`Result`. Values
+are
+compared by identity. Nothing here decides legality: that is `ir.verify`, and construction goes through
+`ir.build.Builder`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,19 @@ if TYPE_CHECKING:
     from qd_core.errors import Span
     from qd_core.ir.ops import OpDef
 
-__all__ = ["Access", "Arg", "ArrayType", "Function", "Node", "Param", "Region", "Result", "Role", "ScratchType", "Value"]
+__all__ = [
+    "Access",
+    "Arg",
+    "ArrayType",
+    "Function",
+    "Node",
+    "Param",
+    "Region",
+    "Result",
+    "Role",
+    "ScratchType",
+    "Value",
+]
 
 
 class Role(Enum):
@@ -105,7 +119,14 @@ class Node(Value):
         span: Span | None,
         regions: tuple[Region, ...] = (),
     ) -> None:
-        self.op, self.type, self.operands, self.attrs, self.span, self.regions = op, type, operands, attrs, span, regions
+        self.op, self.type, self.operands, self.attrs, self.span, self.regions = (
+            op,
+            type,
+            operands,
+            attrs,
+            span,
+            regions,
+        )
         self.results: tuple[Value, ...] = ()
 
     def __repr__(self) -> str:

@@ -1,16 +1,20 @@
 """The op table: what every operation *is*.
 
-One :class:`OpDef` row an operation. Printer, parser, verifier, builder, reference interpreter, sample generator, derivative
-check, documentation and the support matrix read this table and nothing else. Elementwise rows carry their meaning as a NumPy
+One :class:`OpDef` row an operation. Printer, parser, verifier, builder, reference interpreter, sample generator,
+derivative
+check, documentation and the support matrix read this table and nothing else. Elementwise rows carry their meaning as a
+NumPy
 function over arrays of the operand type; its result is converted to the result type by the reader.
 
-Elementwise operations take operands of *one* type (the front end casts first). Exceptions are written in `operand_types`.
+Elementwise operations take operands of *one* type (the front end casts first). Exceptions are written in
+`operand_types`.
 
 The attribute ``exact`` of a node with a real result limits fast math (it is absent on what users write). Error-free
 transformations of `qd_core.math` rely on it, so every code generator obeys:
 
 * absent: the user's ``fast_math`` decides (reassociate, contract, reciprocal, no signed zeros);
-* ``"contract"``: a multiplication and an addition may be fused when ``fast_math`` is on, nothing else (LLVM: flag ``contract`` only);
+* ``"contract"``: a multiplication and an addition may be fused when ``fast_math`` is on, nothing else (LLVM: flag
+``contract`` only);
 * ``"strict"``: rounded as written, never fused (LLVM: no flag).
 """
 
@@ -96,7 +100,7 @@ class OpDef:
 
 
 def _wide(f: Callable[..., Any]) -> NumPyMeaning:
-    """Evaluate a real function in f64, so that the reference's f32 result is correctly rounded but for double rounding."""
+    """Evaluate a real function in f64: the reference's f32 result is correctly rounded but for double rounding."""
 
     def meaning(*args: Any) -> Any:
         dtype = np.asarray(args[0]).dtype
@@ -156,7 +160,9 @@ def _shl(a: Any, b: Any) -> Any:
 
 def _sar(a: Any, b: Any) -> Any:
     in_range, amount = _shift_amount(a, b)
-    fill = np.where(np.asarray(a) < 0, np.asarray(a).dtype.type(0) - np.asarray(a).dtype.type(1), np.asarray(a).dtype.type(0))
+    fill = np.where(
+        np.asarray(a) < 0, np.asarray(a).dtype.type(0) - np.asarray(a).dtype.type(1), np.asarray(a).dtype.type(0)
+    )
     return np.where(in_range, np.right_shift(a, amount), fill)
 
 
@@ -177,7 +183,7 @@ def _max(a: Any, b: Any) -> Any:
 
 
 def _powi(x: Any, n: Any) -> Any:
-    """Square and multiply in the base's own arithmetic (integers wrap); a negative exponent of an integer gives 0, 1 or -1."""
+    """Square and multiply in the base's own arithmetic (integers wrap); an integer to a negative power is 0, 1 or -1."""
     x, n = np.broadcast_arrays(x, n)
     one = x.dtype.type(1)
     result = np.full(x.shape, one, x.dtype)
@@ -212,9 +218,16 @@ def _row(name: str, arity: int, doc: str, **kw: Any) -> None:
 
 # -- constants and conversions --------------------------------------------------------------------------------------
 _row("const", 0, "The constant `value` of type `to`.", result="attr")
-_row("cast", 1, "Convert to `to`. Real to integer truncates; outside the range (or NaN) of i32 for targets of at most 32 signed or 16 unsigned "
-     "bits, of i64 for u32 and i64, it is that type's minimum, then wraps; u64 takes -2**63 to 2**64 - 1, and 2**63 for the rest. Integers wrap. To "
-     "`u1`: non-zero.", result="attr")
+_row(
+    "cast",
+    1,
+    "Convert to `to`. Real to integer truncates; outside the range (or NaN) of i32 for targets of at most 32 signed or "
+    "16 unsigned "
+    "bits, of i64 for u32 and i64, it is that type's minimum, then wraps; u64 takes -2**63 to 2**64 - 1, and 2**63 "
+    "for the rest. Integers wrap. To "
+    "`u1`: non-zero.",
+    result="attr",
+)
 _row("bitcast", 1, "Reinterpret the bits as `to`, of the same width.", result="attr", types=NUM)
 
 # -- unary ----------------------------------------------------------------------------------------------------------
@@ -244,58 +257,173 @@ for _name, _f, _domain in (
     ("exp", np.exp, (-10.0, 10.0)),
     ("log", np.log, (0.001, 1000.0)),
 ):
-    _row(_name, 1, f"Elementary function `{_name}`; error bound in `qd_core.math`.", types=REAL, numpy=_wide(_f), domain=_domain, native=False)
+    _row(
+        _name,
+        1,
+        f"Elementary function `{_name}`; error bound in `qd_core.math`.",
+        types=REAL,
+        numpy=_wide(_f),
+        domain=_domain,
+        native=False,
+    )
 _row("atan2", 2, "Angle of the point (second, first) in (-pi, pi].", types=REAL, numpy=_wide(np.arctan2), native=False)
-_row("pow", 2, "First to the power of second, C99 edge cases.", types=REAL, numpy=_wide(np.power), domain=(0.1, 8.0), native=False)
-_row("powi", 2, "Base to an i32 exponent by squaring. Integers wrap; a negative exponent of an integer gives 0 but for bases 1 and -1.",
-     types=NUM, numpy=_powi, native=False)
+_row(
+    "pow",
+    2,
+    "First to the power of second, C99 edge cases.",
+    types=REAL,
+    numpy=_wide(np.power),
+    domain=(0.1, 8.0),
+    native=False,
+)
+_row(
+    "powi",
+    2,
+    "Base to an i32 exponent by squaring. Integers wrap; an integer to a negative power is 0 but for bases 1 and -1.",
+    types=NUM,
+    numpy=_powi,
+    native=False,
+)
 
 # -- binary ---------------------------------------------------------------------------------------------------------
 _row("add", 2, "Sum; integers wrap.", types=NUM, numpy=np.add, commutative=True)
 _row("sub", 2, "Difference; integers wrap.", types=NUM, numpy=np.subtract)
 _row("mul", 2, "Product; integers wrap.", types=NUM, numpy=np.multiply, commutative=True)
 _row("div", 2, "Quotient of reals (IEEE).", types=REAL, numpy=_div)
-_row("floordiv", 2, "Floor of the quotient; integer by zero is 0.", types=NUM, numpy=_where_nonzero(lambda a, b: np.floor(a / b) if a.dtype.kind == "f" else np.floor_divide(a, b)))
-_row("mod", 2, "a - b*floor(a/b): the sign of the divisor; integer by zero is 0.", types=NUM, numpy=_where_nonzero(_floor_mod))
+_row(
+    "floordiv",
+    2,
+    "Floor of the quotient; integer by zero is 0.",
+    types=NUM,
+    numpy=_where_nonzero(lambda a, b: np.floor(a / b) if a.dtype.kind == "f" else np.floor_divide(a, b)),
+)
+_row(
+    "mod",
+    2,
+    "a - b*floor(a/b): the sign of the divisor; integer by zero is 0.",
+    types=NUM,
+    numpy=_where_nonzero(_floor_mod),
+)
 _row("raw_div", 2, "Quotient truncated toward zero; integer by zero is 0.", types=NUM, numpy=_where_nonzero(_raw_div))
-_row("raw_mod", 2, "Remainder of the truncated quotient: the sign of the dividend; integer by zero is 0.", types=NUM, numpy=_where_nonzero(_raw_mod))
+_row(
+    "raw_mod",
+    2,
+    "Remainder of the truncated quotient: the sign of the dividend; integer by zero is 0.",
+    types=NUM,
+    numpy=_where_nonzero(_raw_mod),
+)
 _row("min", 2, "Smaller; the other one when one is NaN.", types=NUM, numpy=_min, commutative=True)
 _row("max", 2, "Larger; the other one when one is NaN.", types=NUM, numpy=_max, commutative=True)
 _row("and", 2, "Bitwise and.", types=BITS, numpy=np.bitwise_and, commutative=True)
 _row("or", 2, "Bitwise or.", types=BITS, numpy=np.bitwise_or, commutative=True)
 _row("xor", 2, "Bitwise exclusive or.", types=BITS, numpy=np.bitwise_xor, commutative=True)
 _row("shl", 2, "Shift left; 0 when the amount is negative or not below the width.", types=INT, numpy=_shl)
-_row("sar", 2, "Shift right keeping the sign (logical for unsigned); an amount outside the width leaves only the sign.", types=INT, numpy=_sar)
+_row(
+    "sar",
+    2,
+    "Shift right keeping the sign (logical for unsigned); an amount outside the width leaves only the sign.",
+    types=INT,
+    numpy=_sar,
+)
 _row("shr", 2, "Shift right filling with zeros; 0 when the amount is outside the width.", types=INT, numpy=_shr)
 for _name, _f in (("lt", np.less), ("le", np.less_equal), ("gt", np.greater), ("ge", np.greater_equal)):
     _row(_name, 2, "Ordered comparison; false with NaN.", types=NUM, result="u1", numpy=_f)
 _row("eq", 2, "Equal; false with NaN.", result="u1", numpy=np.equal, commutative=True)
 _row("ne", 2, "Not equal; true with NaN.", result="u1", numpy=np.not_equal, commutative=True)
-_row("select", 3, "Second operand where the first (u1) is true, else third; both are evaluated.", result="special", numpy=np.where)
+_row(
+    "select",
+    3,
+    "Second operand where the first (u1) is true, else third; both are evaluated.",
+    result="special",
+    numpy=np.where,
+)
 
 # -- arrays ---------------------------------------------------------------------------------------------------------
 _row("extent", 1, "Extent of run-time axis `axis` as i32.", result="special")
-_row("load", -1, "Element of an array at one index per axis of its full rank; indices must be in range.", result="special", pure=False, reads=True)
+_row(
+    "load",
+    -1,
+    "Element of an array at one index per axis of its full rank; indices must be in range.",
+    result="special",
+    pure=False,
+    reads=True,
+)
 _row("store", -1, "Write the last operand to an array at the indices between.", result="none", pure=False, writes=True)
-_row("atomic", -1, "Combine the last operand into an array element by `kind` (add, min, max, and, or, xor, exchange); the old value.",
-     result="special", pure=False, reads=True, writes=True)
-_row("scratch", 1, "Private memory of the iteration: `operand` scalars of type `to`, uninitialised, freed with the enclosing parallel iteration.",
-     result="special", pure=False, writes=True)
+_row(
+    "atomic",
+    -1,
+    "Combine the last operand into an array element by `kind` (add, min, max, and, or, xor, exchange); the old value.",
+    result="special",
+    pure=False,
+    reads=True,
+    writes=True,
+)
+_row(
+    "scratch",
+    1,
+    "Private memory of the iteration: `operand` scalars of type `to`, uninitialised, freed with the parallel iteration.",
+    result="special",
+    pure=False,
+    writes=True,
+)
 _row("scratch_load", 2, "Element of private memory.", result="special", pure=False, reads=True)
-_row("scratch_store", 3, "Write an element of private memory: scratch, index, value.", result="none", pure=False, writes=True)
+_row(
+    "scratch_store",
+    3,
+    "Write an element of private memory: scratch, index, value.",
+    result="none",
+    pure=False,
+    writes=True,
+)
 
 # -- messages -------------------------------------------------------------------------------------------------------
-_row("check", -1, "Record a failure of kind `kind` at this site with the values after the first operand when that (u1) is false; execution goes on.",
-     result="none", pure=False, writes=True)
-_row("print", -1, "Append a record with the operands for `parts`, a tuple of text pieces and operand numbers with format.", result="none", pure=False, writes=True)
+_row(
+    "check",
+    -1,
+    "Record a failure of `kind` at this site with the values after the first operand when that (u1) is false; "
+    "execution goes on.",
+    result="none",
+    pure=False,
+    writes=True,
+)
+_row(
+    "print",
+    -1,
+    "Append a record with the operands for `parts`, a tuple of text pieces and operand numbers with format.",
+    result="none",
+    pure=False,
+    writes=True,
+)
 
 # -- control --------------------------------------------------------------------------------------------------------
 _row("if", 1, "Two regions without arguments; their yields are the results.", result="special", pure=False, regions=2)
-_row("for", -1, "Serial loop over [start, stop) (operands 0 and 1, one integer type), downward when `reverse`. Region arguments: index, then carried "
-     "values (initial values follow the bounds). Yields the carried values and, with `breaks`, a last u1: go on.", result="special", pure=False, regions=1)
-_row("while", -1, "Regions: condition (carried values to u1), body (carried values to carried values).", result="special", pure=False, regions=2)
-_row("parallel_for", -1, "Independent iterations over the box of start, stop pairs; one index argument an axis; no results. Root region only.",
-     result="none", pure=False, writes=True, regions=1)
+_row(
+    "for",
+    -1,
+    "Serial loop over [start, stop) (operands 0 and 1, one integer type), downward when `reverse`. Region arguments: "
+    "index, then carried "
+    "values (initial values follow the bounds). Yields the carried values and, with `breaks`, a last u1: go on.",
+    result="special",
+    pure=False,
+    regions=1,
+)
+_row(
+    "while",
+    -1,
+    "Regions: condition (carried values to u1), body (carried values to carried values).",
+    result="special",
+    pure=False,
+    regions=2,
+)
+_row(
+    "parallel_for",
+    -1,
+    "Independent iterations over the box of start, stop pairs; one index argument an axis; no results. Root only.",
+    result="none",
+    pure=False,
+    writes=True,
+    regions=1,
+)
 _row("yield", -1, "Ends a region and gives its results.", result="none", pure=False, terminator=True)
 
 

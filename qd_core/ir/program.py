@@ -33,7 +33,7 @@ class HostExpr:
 
 @dataclass(frozen=True, slots=True)
 class DeviceWord:
-    """An extent that an earlier task of the same kernel writes: element ``index`` (i64) of the temporary array ``param``."""
+    """An extent that an earlier task of the kernel writes: element ``index`` (i64) of the temporary array ``param``."""
 
     param: Param
     index: int
@@ -96,7 +96,8 @@ class Site:
 class Program:
     """A kernel as tasks over one parameter list.
 
-    ``params`` holds the user's leaves in signature order, then what core supplies (results, temporaries, residuals, log).
+    ``params`` holds the user's leaves in signature order, then what core supplies (results, temporaries, residuals,
+    log).
     ``sites[n]`` describes the record with site number ``n``; `check` and `print` nodes carry it as attribute ``site``.
     ``writes`` and ``reads`` are positions in ``params`` of the arrays that any task writes or reads.
     """
@@ -118,7 +119,7 @@ class Variant:
 
 
 def accesses(region: Region) -> tuple[set[Param], set[Param]]:
-    """Return the array parameters that a region reads and those that it writes; messages write the log without naming it."""
+    """Return the arrays that a region reads and those that it writes; messages write the log without naming it."""
     reads: set[Value] = set()
     writes: set[Value] = set()
     for node in walk(region):

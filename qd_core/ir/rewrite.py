@@ -23,7 +23,7 @@ class Copier:
     mapping : dict of Value to Value
         Replacements known beforehand; every copied value is added. Values not in it stand for themselves.
     rule : callable or None
-        ``rule(copier, node)`` handles a node itself and returns True (having set `mapping` for its results), or returns False.
+        ``rule(copier, node)`` handles a node itself and returns True (having set `mapping` for its results), or False.
     """
 
     __slots__ = ("builder", "mapping", "rule")
@@ -141,7 +141,8 @@ def _parallel_for(c: Copier, n: Node) -> None:
 
 
 _COPY: dict[str, Callable[[Copier, Node], Any]] = {
-    "const": _const, "cast": _cast, "bitcast": _bitcast, "extent": _extent, "load": _load, "store": _store, "check": _check,
+    "const": _const, "cast": _cast, "bitcast": _bitcast, "extent": _extent, "load": _load, "store": _store,
+    "check": _check,
     "if": _if, "for": _for, "while": _while, "parallel_for": _parallel_for,
 }  # fmt: skip
 

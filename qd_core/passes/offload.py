@@ -1,8 +1,11 @@
 """Cut a kernel into tasks.
 
-The root region is serial glue between parallel loops. Each `parallel_for` becomes a parallel task, each maximal run of other nodes a serial
-one. A root value that another task needs is recomputed there when it hangs only on scalars, extents and constants (a *host value*: extents
-of parallel loops made of these are evaluated by the packers). Any other is stored at the end of its serial task into a temporary
+The root region is serial glue between parallel loops. Each `parallel_for` becomes a parallel task, each maximal run of
+other nodes a serial
+one. A root value that another task needs is recomputed there when it hangs only on scalars, extents and constants (a
+*host value*: extents
+of parallel loops made of these are evaluated by the packers). Any other is stored at the end of its serial task into a
+temporary
 array, one a dtype, and loaded by its readers.
 """
 
@@ -25,7 +28,8 @@ __all__ = ["offload"]
 def offload(function: Function) -> Program:
     """Return ``function`` as a program of tasks.
 
-    Parameters that no task uses are dropped; temporaries and the log are added. ``function`` is dead-code eliminated in place.
+    Parameters that no task uses are dropped; temporaries and the log are added. ``function`` is dead-code eliminated
+    in place.
     """
     eliminate_dead(function)
     return _Offload(function).run()
@@ -204,7 +208,9 @@ class _Offload:
             r, w = accesses(task.body)
             reads |= {position[p] for p in r}
             writes |= {position[p] for p in w}
-        return Program(self.function.name, kept, tasks, tuple(self.sites), frozenset(reads), frozenset(writes), self.function)
+        return Program(
+            self.function.name, kept, tasks, tuple(self.sites), frozenset(reads), frozenset(writes), self.function
+        )
 
 
 def _counts(builder: Builder, loop: Node) -> tuple[Value, ...]:
@@ -231,4 +237,11 @@ def _site(node: Node, kernel: str) -> Site:
     kind = node.attrs["kind"] if node.op.name == "check" else "print"
     message = node.attrs["parts"] if kind == "print" else node.attrs.get("message", "")
     details = tuple((k, v) for k, v in node.attrs.items() if k not in ("kind", "parts", "message"))
-    return Site(kind, message, tuple(v.type.name for v in payload), f"{where} in {kernel}", format_span(span) if span is not None else "", details)
+    return Site(
+        kind,
+        message,
+        tuple(v.type.name for v in payload),
+        f"{where} in {kernel}",
+        format_span(span) if span is not None else "",
+        details,
+    )

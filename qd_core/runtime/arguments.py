@@ -1,7 +1,9 @@
 """The argument table: one description of a kernel's packed words, from which both packers are made.
 
-A launch's arguments are a flat array of 64-bit words. A scalar leaf is one word: the value's bits, zero-extended. An array leaf
-is address, one extent an axis, one stride an axis (in scalar elements): ``1 + 2 * ndim`` words; element axes are static. Data, gradients, duals, results,
+A launch's arguments are a flat array of 64-bit words. A scalar leaf is one word: the value's bits, zero-extended. An
+array leaf
+is address, one extent an axis, one stride an axis (in scalar elements): ``1 + 2 * ndim`` words; element axes are
+static. Data, gradients, duals, results,
 temporaries, residuals and the log are array leaves alike; their role only labels messages.
 """
 
@@ -12,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qd_core.backend.contract import Access, BufferRef, BufferUse, Device
+from qd_core.backend.contract import Access, BufferRef, Device
 from qd_core.dtypes import DType
 from qd_core.errors import LaunchError
 from qd_core.ir.hostexpr import evaluate_host
@@ -38,7 +40,8 @@ class ScalarLeaf:
 class ArrayLeaf:
     """An array parameter whose ``1 + 2 * ndim`` words start at ``word``.
 
-    ``index`` is its position among array leaves (and in `Launch.uses`). ``i32_axes`` are the axes whose extent the kernel uses as an
+    ``index`` is its position among array leaves (and in `Launch.uses`). ``i32_axes`` are the axes whose extent the
+    kernel uses as an
     i32 value, so that it must stay below 2**31.
     """
 
@@ -95,7 +98,9 @@ class ArgumentTable:
         for position, param in enumerate(program.params):
             if isinstance(param.type, ArrayType):
                 access = Access(2 * (position in program.writes) + (position in program.reads))
-                leaf = ArrayLeaf(param.path, param.type, param.role, access, word, arrays, tuple(sorted(axes.get(param, ()))))
+                leaf = ArrayLeaf(
+                    param.path, param.type, param.role, access, word, arrays, tuple(sorted(axes.get(param, ())))
+                )
                 arrays += 1
                 word += leaf.words
             else:
@@ -110,7 +115,9 @@ class ArgumentTable:
         """Array leaves, in order of their ``index``."""
         return tuple(leaf for leaf in self.leaves if isinstance(leaf, ArrayLeaf))
 
-    def pack(self, device: Device, pointers: str, scalars: Mapping[str, Any], arrays: Sequence[ArrayView]) -> tuple[list[int], list[int]]:
+    def pack(
+        self, device: Device, pointers: str, scalars: Mapping[str, Any], arrays: Sequence[ArrayView]
+    ) -> tuple[list[int], list[int]]:
         """Return (words, extents) for scalar values by path and one view an array leaf.
 
         Raises
@@ -150,7 +157,8 @@ def check_extents(leaf: ArrayLeaf, shape: tuple[int, ...]) -> None:
     for axis in leaf.i32_axes:
         if shape[axis] >= INT32_EXTENT:
             raise LaunchError(
-                f"axis {axis} of argument {leaf.path!r} has extent {shape[axis]}, which does not fit the i32 that the kernel uses it as",
+                f"axis {axis} of argument {leaf.path!r} has extent {shape[axis]}, "
+                "which does not fit the i32 that the kernel uses it as",
                 hint="split the array, or pass the extent as a qd.i64 argument and loop over that",
             )
 
@@ -164,7 +172,14 @@ def encode_scalar(dtype: DType, value: Any) -> int:
 
 def no_overlap(table: ArgumentTable, views: Sequence[ArrayView], addresses: Sequence[int]) -> bool:
     """Guard: no written array shares memory with another one. Addresses are one an array leaf, in leaf order."""
-    spans = [(addresses[a.index], addresses[a.index] + views[a.index].ref.nbytes, a.access in (Access.WRITE, Access.READ_WRITE)) for a in table.arrays]
+    spans = [
+        (
+            addresses[a.index],
+            addresses[a.index] + views[a.index].ref.nbytes,
+            a.access in (Access.WRITE, Access.READ_WRITE),
+        )
+        for a in table.arrays
+    ]
     written = [s for s in spans if s[2]]
     return all(s is w or s[1] <= w[0] or w[1] <= s[0] for w in written for s in spans)
 

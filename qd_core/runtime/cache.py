@@ -1,7 +1,9 @@
 """Compiled artifacts on disk.
 
-An entry's name is the SHA-256 of everything that decides the code: the program's text with its messages, all compile options, the compiler's identity, target and
-capabilities, contract and core versions. An entry carries the digest of its contents: a torn or foreign one is not used and is written again.
+An entry's name is the SHA-256 of everything that decides the code: the program's text with its messages, all compile
+options, the compiler's identity, target and
+capabilities, contract and core versions. An entry carries the digest of its contents: a torn or foreign one is not
+used and is written again.
 """
 
 from __future__ import annotations

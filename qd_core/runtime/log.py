@@ -1,7 +1,9 @@
 """The log buffer: how `print`, `assert`, bounds and division checks reach the user from any device.
 
-One array of i64 words a runtime: a header of four words (cursor: words used after the header; capacity in words; dropped records;
-first error: site + 1 or 0), then records {site, iteration, payload}. The payload has one word a recorded value: integers sign-extended, reals as
+One array of i64 words a runtime: a header of four words (cursor: words used after the header; capacity in words;
+dropped records;
+first error: site + 1 or 0), then records {site, iteration, payload}. The payload has one word a recorded value:
+integers sign-extended, reals as
 f64 bits. The first failed check of a launch records; later ones find the first error set.
 """
 
@@ -141,7 +143,10 @@ def format_message(site: Site, values: Sequence[Any] | None) -> str:
     """Return the message of a check: text, or parts with the recorded values put in."""
     if isinstance(site.message, str):
         return site.message
-    return "".join(p if isinstance(p, str) else _show(values[p[0]], p[1] if len(p) > 1 else "") if values is not None else "?" for p in site.message)
+    return "".join(
+        p if isinstance(p, str) else _show(values[p[0]], p[1] if len(p) > 1 else "") if values is not None else "?"
+        for p in site.message
+    )
 
 
 def check_error(site: Site, iteration: int | None, values: Sequence[Any] | None) -> Exception:

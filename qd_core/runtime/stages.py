@@ -1,6 +1,7 @@
 """Between the stages of compilation: verification and dumping.
 
-``QD_VERIFY_IR=1`` verifies the IR after every stage (the tests set it). ``QD_DUMP_IR=1`` writes it as text that parses again, one file a stage, below
+``QD_VERIFY_IR=1`` verifies the IR after every stage (the tests set it). ``QD_DUMP_IR=1`` writes it as text that parses
+again, one file a stage, below
 ``QD_DUMP_DIR`` (default ``qd_dump``).
 """
 
@@ -18,7 +19,7 @@ _count = 0
 
 
 def passed(stage: str, ir: Function | Program) -> None:
-    """Tell that ``ir`` has come out of ``stage`` (``"lowered"``, ``"differentiated"``, ``"offloaded"``, ``"legalized"``).
+    """Tell that ``ir`` has come out of ``stage`` (``"lowered"``, ``"differentiated"``, ``"offloaded"``, ...).
 
     Raises
     ------
