@@ -19,12 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from qd_core.testing.report import BackendReport
+from qd_core.testing.report import BackendReport, without_backend
+from qd_core.testing.waivers import FILE_NAME, Waiver, find_waiver, read_waivers
 
 if TYPE_CHECKING:
     from qd_core.testing.device import DeviceUnderTest
 
 __all__ = ["device", "in_slice", "requires"]
+
+pytest.register_assert_rewrite("qd_core.testing.suite")
 
 SLICES = ("smoke", "ci", "full")
 
@@ -52,7 +55,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "qd_requires(*names): capabilities that a device test needs")
     config.addinivalue_line("markers", "qd_slice(name): smallest slice that runs the test")
     config.addinivalue_line("markers", "qd_options(**options): options of qd.init for a device test")
-    config.pluginmanager.register(BackendReport(config, tested_backends), "qd-backend-report")
+    try:
+        waivers = read_waivers(config.rootpath)
+    except ValueError as error:
+        raise pytest.UsageError(f"{FILE_NAME}: {error}") from None
+    report = BackendReport(config, tested_backends, waivers)
+    config.pluginmanager.register(report, "qd-backend-report")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Refuse names of backends that are not installed."""
+    tested_backends(session.config)
 
 
 def wanted(names: Sequence[str], text: str) -> list[str]:
@@ -98,7 +111,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what larger slices hold."""
+    """Leave out what larger slices hold; expect waived tests to fail."""
+    report = config.pluginmanager.get_plugin("qd-backend-report")
+    assert isinstance(report, BackendReport)
+    for item in items:
+        waive(item, report.waivers)
     limit = SLICES.index(config.getoption("qd_slice"))
     kept, left = list[pytest.Item](), list[pytest.Item]()
     for item in items:
@@ -106,6 +123,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = kept
+
+
+def waive(item: pytest.Item, waivers: Sequence[Waiver]) -> None:
+    """Expect a waived test to fail, strictly: passing fails the run."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    name = parameters.get("qd_backend_name")
+    if name is None or not waivers:
+        return
+    waiver = find_waiver(waivers, without_backend(item.name, name), name)
+    if waiver is not None and not waiver.expired:
+        item.add_marker(pytest.mark.xfail(reason=f"waived: {waiver.reason} ({waiver.link})", strict=True))
 
 
 def _slice_of(item: pytest.Item) -> str:
@@ -130,7 +158,10 @@ def device(
     node.user_properties.append(("qd_backend", name))
     needs = [capability for mark in node.iter_markers("qd_requires") for capability in mark.args]
     node.user_properties.append(("qd_requires", tuple(needs)))
-    reason = untested(name, needs)
+    try:
+        reason = untested(name, needs)
+    except AssertionError as error:
+        pytest.fail(str(error), pytrace=False)
     if reason:
         if name in request.config.getoption("qd_require") and reason.startswith("unavailable"):
             pytest.fail(f"backend {name!r} is required: {reason}", pytrace=False)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-__all__ = ["BackendReport", "Tally"]
+if TYPE_CHECKING:
+    from qd_core.testing.waivers import Waiver
+
+__all__ = ["BackendReport", "Tally", "without_backend"]
 
 
 @dataclass(slots=True)
@@ -22,7 +25,9 @@ class Tally:
     def lines(self, name: str) -> Iterator[str]:
         """Yield the backend's part of the summary."""
         passed, failed, skipped = (self.outcomes[k] for k in ("passed", "failed", "skipped"))
-        yield f"{name}: ran {passed + failed}, passed {passed}, failed {failed}, skipped {skipped}"
+        waived = self.outcomes["waived"]
+        ran = passed + failed + waived
+        yield f"{name}: ran {ran}, passed {passed}, failed {failed}, waived {waived}, skipped {skipped}"
         for reason, count in self.reasons.most_common():
             yield f"    {count} x {reason}"
 
@@ -36,10 +41,14 @@ class BackendReport:
         Of the run.
     tested : callable
         Gives the names that the run tests.
+    waivers : sequence of Waiver
+        Failures that the repository expects.
     """
 
-    def __init__(self, config: pytest.Config, tested: Callable[[pytest.Config], list[str]]) -> None:
-        self.config, self.tested = config, tested
+    def __init__(
+        self, config: pytest.Config, tested: Callable[[pytest.Config], list[str]], waivers: Sequence[Waiver] = ()
+    ) -> None:
+        self.config, self.tested, self.waivers = config, tested, waivers
         self.tallies: dict[str, Tally] = {}
         self.needs: dict[str, tuple[str, ...]] = {}
         self.problems: list[str] = []
@@ -51,18 +60,21 @@ class BackendReport:
         if name is None or not (report.when == "call" or report.outcome != "passed"):
             return
         tally = self.tallies.setdefault(name, Tally())
-        tally.outcomes[report.outcome] += 1
-        if report.skipped:
+        waived = hasattr(report, "wasxfail")
+        tally.outcomes["waived" if waived else report.outcome] += 1
+        if waived:
+            tally.reasons[str(report.wasxfail)] += 1
+        elif report.skipped:
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
             tally.reasons[reason.removeprefix("Skipped: ")] += 1
-            self.needs[_without_backend(report.nodeid, name)] = tuple(properties.get("qd_requires", ()))
+            self.needs[without_backend(report.nodeid, name)] = tuple(properties.get("qd_requires", ()))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail the run where a required backend was missing or a test can run nowhere."""
         if hasattr(self.config, "workerinput") or session.exitstatus not in (0, 1, 5):
             return
-        self.problems = [*self._required(), *self._nowhere()]
+        self.problems = [*self._required(), *self._nowhere(), *self._expired()]
         if self.problems and session.exitstatus != pytest.ExitCode.TESTS_FAILED:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -74,13 +86,15 @@ class BackendReport:
             if reason:
                 yield f"backend {name!r} is required: {reason}"
 
+    def _expired(self) -> Iterator[str]:
+        return (f"an expired waiver: {waiver}" for waiver in self.waivers if waiver.expired)
+
     def _nowhere(self) -> Iterator[str]:
         """Tests whose capabilities no installed and available backend claims: nothing would ever run them."""
-        from qd_core.backend.registry import registry
-        from qd_core.testing.device import untested
+        from qd_core.backend.requirements import owners
 
         for test, needs in self.needs.items():
-            if needs and all(untested(name, needs) for name in registry().names()):
+            if needs and not set[str].intersection(*(set(owners(name)) for name in needs)):
                 yield f"{test} needs {', '.join(needs)}, which no installed backend has: it never runs"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -103,7 +117,7 @@ class BackendReport:
             yield f"{name}: ran nothing" if answer.available else f"{name}: unavailable because {answer.reason}"
 
 
-def _without_backend(nodeid: str, name: str) -> str:
+def without_backend(nodeid: str, name: str) -> str:
     """Return a test's id without the backend among its parameters."""
     test, bracket, parameters = nodeid.partition("[")
     rest = [p for p in parameters.removesuffix("]").split("-") if p != name]
