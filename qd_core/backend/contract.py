@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from qd_core.errors import Span
 
 __all__ = [
+    "CONTRACT_VERSION",
     "Access",
     "Address",
     "ArgumentABI",
@@ -32,7 +33,6 @@ __all__ = [
     "Buffer",
     "BufferRef",
     "BufferUse",
-    "CONTRACT_VERSION",
     "CompileOptions",
     "Compiler",
     "ContractVersion",

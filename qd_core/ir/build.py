@@ -143,7 +143,7 @@ class Builder:
         return self.emit("select", condition, a, b)
 
     def memo(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Return what ``make()`` built for ``key`` in this scope or an outer one: numbering for expansions with regions."""
+        """Return what ``make()`` built for ``key`` in this scope or an outer one: numbering of expansions."""
         known = self._known.get(key)
         if known is None:
             known = make()

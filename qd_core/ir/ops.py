@@ -183,7 +183,7 @@ def _max(a: Any, b: Any) -> Any:
 
 
 def _powi(x: Any, n: Any) -> Any:
-    """Square and multiply in the base's own arithmetic (integers wrap); an integer to a negative power is 0, 1 or -1."""
+    """Square and multiply in the base's own arithmetic (integers wrap); a negative power of one is 0, 1 or -1."""
     x, n = np.broadcast_arrays(x, n)
     one = x.dtype.type(1)
     result = np.full(x.shape, one, x.dtype)
@@ -361,7 +361,7 @@ _row(
 _row(
     "scratch",
     1,
-    "Private memory of the iteration: `operand` scalars of type `to`, uninitialised, freed with the parallel iteration.",
+    "Private memory of the iteration: `operand` scalars of type `to`, uninitialised, freed with the iteration.",
     result="special",
     pure=False,
     writes=True,
