@@ -11,13 +11,15 @@ import numpy as np
 from qd_core.autodiff.check import Agreement, compare, in_double
 from qd_core.autodiff.forward import forward
 from qd_core.autodiff.reverse import reverse
+from qd_core.backend.contract import HostSpan
+from qd_core.dtypes import DType
 from qd_core.errors import ArgumentValueError, GradientCheckError
 from qd_core.ir.nodes import ArrayType, Function
-from qd_core.backend.contract import HostSpan
+from qd_core.ir.rewrite import walk
+from qd_core.passes.unify import unify
 from qd_core.runtime.array import contiguous_strides
 from qd_core.runtime.context import Runtime, current
 from qd_core.runtime.interop import ArraySource, HostSource
-from qd_core.passes.unify import unify
 from qd_core.runtime.launch import identical, overlapping
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ Array = np.ndarray[Any, Any]
 Steps = Callable[[Function], list[tuple["Kernel", Function]]]
 """What to run, one after the other, made from a kernel's IR: kernels of the right mode with derivatives of it."""
 TOLERANCE: Mapping[str, float] = {"f16": 2e-2, "f32": 2e-4, "f64": 1e-9}
-"""Largest accepted error of the device relative to the largest element, by the array's type."""
+"""Largest accepted error of the device relative to the largest element, by the narrowest real type computed in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,8 @@ class GradCheck:
     reference : Agreement
         Reverse mode, forward mode and central differences on the reference interpreter, in f64.
     reverse_error, forward_error : dict of str to float
-        Error of the device's gradients and duals in the kernel's own types, by array: largest difference from the reference in
-        f64, relative to its largest element (absolute below 1).
+        Error of the device's gradients and duals in the kernel's own types, by array: largest difference from the
+        reference in f64, relative to its largest element (absolute below 1).
     problems : tuple of str
         What is out of tolerance; empty when all agree.
     """
@@ -73,16 +75,18 @@ def gradcheck(
 ) -> GradCheck:
     """Check the derivatives of a kernel at one point.
 
-    Three ways to the derivative along random directions are compared in f64 on the reference interpreter: reverse mode, forward mode,
-    and central differences of the kernel itself. Then reverse and forward mode run on the active device, in the kernel's own types, and are
-    compared with the reference. The contents of ``args`` and of their gradients are the same afterwards.
+    Three ways to the derivative along random directions are compared in f64 on the reference interpreter: reverse
+    mode, forward mode, and central differences of the kernel itself. Then reverse and forward mode run on the active
+    device, in the kernel's own types, and are compared with the reference. The contents of ``args`` and of their
+    gradients are the same afterwards.
 
     Parameters
     ----------
     kernel : Kernel
         What ``@qd.kernel`` made.
     args : sequence
-        Its arguments. Derivatives are taken with respect to the arrays that have gradients; if none has, all real arrays.
+        Its arguments. Derivatives are taken with respect to the arrays that have gradients; if none has, to all real
+        arrays.
     without : sequence of str
         Paths of arrays to be left constant.
     step : float
@@ -90,10 +94,11 @@ def gradcheck(
     directions, seed : int
         Number of random directions, and where they start.
     difference, transpose : float
-        Tolerances in f64: of forward mode against differences, of reverse against forward mode, relative to the sum of the
-        magnitudes of all products.
+        Tolerances in f64: of forward mode against differences, of reverse against forward mode, relative to the sum of
+        the magnitudes of all products.
     tolerance : float, optional
-        Of the device, relative to the largest element of an array; by default it follows from the array's type.
+        Of the device, relative to the largest element of an array; by default it follows from the types that
+        the kernel computes in.
     device : bool
         Whether to run on the device at all.
     raise_exception : bool
@@ -114,11 +119,15 @@ def gradcheck(
     function, bound = kernel.lowered(args)
     point = _Point(current(), function, bound.scalars, dict(bound.sources))
     wanted = bound.differentiable or set(point.values)
-    paths = [p.path for p in point.function.params if _real_array(p.type) and p.path in wanted and p.path not in set(without)]
+    paths = [
+        p.path for p in point.function.params if _real_array(p.type) and p.path in wanted and p.path not in set(without)
+    ]
     if not paths:
         raise ArgumentValueError(f"no argument of {kernel.__name__!r} is an array of reals to differentiate by")
     leave = [p.path for p in point.function.params if p.path not in paths]
-    reference = compare(point.function, point.arguments(), _interpret, without=leave, step=step, directions=directions, seed=seed)
+    reference = compare(
+        point.function, point.arguments(), _interpret, without=leave, step=step, directions=directions, seed=seed
+    )
     problems = _disagreements(reference, transpose, difference)
     errors: list[Mapping[str, float]] = [{}, {}]
     if device:
@@ -127,7 +136,9 @@ def gradcheck(
         problems += point.beyond("reverse", errors[0], tolerance) + point.beyond("forward", errors[1], tolerance)
     result = GradCheck(reference, *errors, tuple(problems))
     if problems and raise_exception:
-        raise GradientCheckError(f"derivatives of {kernel.__name__!r} do not agree: " + "; ".join(problems), span=function.span)
+        raise GradientCheckError(
+            f"derivatives of {kernel.__name__!r} do not agree: {'; '.join(problems)}", span=function.span
+        )
     return result
 
 
@@ -143,7 +154,8 @@ def _disagreements(found: Agreement, transpose: float, difference: float) -> lis
     if not found.transpose_error <= transpose:
         problems.append(f"reverse and forward mode differ by {found.transpose_error:.2e} (tolerance {transpose:.0e})")
     if not found.difference_error <= difference:
-        problems.append(f"forward mode and central differences differ by {found.difference_error:.2e} (tolerance {difference:.0e})")
+        error = found.difference_error
+        problems.append(f"forward mode and central differences differ by {error:.2e} (tolerance {difference:.0e})")
     return problems
 
 
@@ -154,15 +166,23 @@ def _real_array(kind: Any) -> bool:
 class _Point:
     """Arguments of a kernel, read once, with its IR; arrays passed twice are one parameter."""
 
-    def __init__(self, runtime: Runtime, function: Function, scalars: Mapping[str, Any], sources: Mapping[str, ArraySource]) -> None:
+    def __init__(
+        self, runtime: Runtime, function: Function, scalars: Mapping[str, Any], sources: Mapping[str, ArraySource]
+    ) -> None:
         self.runtime, self.scalars, self.sources = runtime, scalars, sources
         same = identical(sources, runtime)
         self.function = unify(function, {p: same[p] for p in same if p in {q.path for q in function.params}})
-        self.types = {p.path: p.type for p in self.function.params if isinstance(p.type, ArrayType) and p.path in sources}
+        self.types = {
+            p.path: p.type for p in self.function.params if isinstance(p.type, ArrayType) and p.path in sources
+        }
         shared = overlapping([(a, b) for a in self.types for b in self.types if a < b], sources, runtime)
         if shared is not None:
-            raise ArgumentValueError(f"arguments {shared[0]!r} and {shared[1]!r} share a part of their memory", hint="pass copies to gradcheck")
+            message = f"arguments {shared[0]!r} and {shared[1]!r} share a part of their memory"
+            raise ArgumentValueError(message, hint="pass copies to gradcheck")
         self.values = {p: contents(sources[p], runtime) for p in self.types}
+        self.reals = {
+            n.type for n in walk(function.body) if isinstance(n.type, DType) and n.type.is_real and n.op.name != "const"
+        }
 
     def arguments(self) -> dict[str, Any]:
         """Scalars and arrays by path."""
@@ -198,9 +218,14 @@ class _Point:
         """Messages for errors out of tolerance."""
         found: list[str] = []
         for path, error in errors.items():
-            limit = tolerance if tolerance is not None else TOLERANCE[self.types[path].dtype.name]
+            limit = (
+                tolerance
+                if tolerance is not None
+                else max(TOLERANCE[d.name] for d in (*self.reals, self.types[path].dtype))
+            )
             if not error <= limit:
-                found.append(f"{mode} mode on {self.runtime.backend.name} is off by {error:.2e} for {path!r} (tolerance {limit:.0e})")
+                where = f"{mode} mode on {self.runtime.backend.name}"
+                found.append(f"{where} is off by {error:.2e} for {path!r} (tolerance {limit:.0e})")
         return found
 
 
@@ -216,14 +241,18 @@ def contents(source: ArraySource, runtime: Runtime) -> Array:
     kind = source.dtype.numpy
     inner = source.shape[len(view.shape) :]
     strides = (*view.strides, *contiguous_strides(inner, 1))
-    return np.ndarray(source.shape, kind, memory.data, 0, tuple(s * kind.itemsize for s in strides)).copy() if memory.size else np.empty(source.shape, kind)
+    if 0 in source.shape:
+        return np.empty(source.shape, kind)
+    return np.ndarray(source.shape, kind, memory.data, 0, tuple(s * kind.itemsize for s in strides)).copy()
 
 
 def _wide(array: Array) -> Array:
     return array.astype(np.float64) if array.dtype.kind == "f" else array.copy()
 
 
-def _reverse_error(kernel: Kernel, point: _Point, paths: Sequence[str], weights: Mapping[str, Array]) -> dict[str, float]:
+def _reverse_error(
+    kernel: Kernel, point: _Point, paths: Sequence[str], weights: Mapping[str, Array]
+) -> dict[str, float]:
     def steps(function: Function) -> list[tuple[Kernel, Function]]:
         return [(kernel, function), (kernel.grad, reverse(function, paths))]
 
@@ -232,7 +261,9 @@ def _reverse_error(kernel: Kernel, point: _Point, paths: Sequence[str], weights:
     return {p: _error(got[f"{p}.grad"], want[f"{p}.grad"]) for p in paths}
 
 
-def _forward_error(kernel: Kernel, point: _Point, paths: Sequence[str], weights: Mapping[str, Array]) -> dict[str, float]:
+def _forward_error(
+    kernel: Kernel, point: _Point, paths: Sequence[str], weights: Mapping[str, Array]
+) -> dict[str, float]:
     def steps(function: Function) -> list[tuple[Kernel, Function]]:
         return [(kernel.tangent, forward(function, paths))]
 
