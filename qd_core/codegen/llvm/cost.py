@@ -79,6 +79,11 @@ _SMALL_LOOPS = 400
 """Nodes of a body whose values fit the registers twice."""
 
 
+def _likely_nodes(region: Region) -> float:
+    """Number of nodes, those of conditional regions at half: rare cases of elementary functions are long."""
+    return sum(1 + sum(map(_likely_nodes, n.regions)) * (0.5 if n.op.name == "if" else 1) for n in region.nodes)
+
+
 _SCATTER = 0.5
 """What an atomic that lanes do one by one costs more in a vector body, relative to its own cost."""
 
@@ -94,7 +99,7 @@ def choose_lanes(region: Region, lanes: int, divergent: bool, scattered: Abstrac
     apart = region_cycles(region, scattered)
     if apart * (1 + _SCATTER) > region_cycles(region) * (1 - 1 / lanes):
         return 1
-    small, loops = count_nodes(region) <= _SMALL_LOOPS, has_loop(region)
+    small, loops = _likely_nodes(region) <= _SMALL_LOOPS, has_loop(region)
     if any(node.type is dt.f64 for node in walk(region)):
         return lanes if small or loops else max(lanes // 2, 1)
     return 2 * lanes if small and loops and not divergent else lanes

@@ -74,7 +74,9 @@ class HostForm(TaskForm):
         em.line("ret void")
         parameters = "ptr noalias readonly %words, ptr noalias readonly %extents, i64 %begin, i64 %end, ptr %worker"
         head = f"define void @task_{number}({parameters})"
-        module.functions.append("\n".join([f"{head} {module.attributes} {{", "entry:", *em.entry, *em.lines, "}"]))
+        # Not inlined: the caller writes the extents, which the task may take for constant memory.
+        head = f"{head} noinline {module.attributes} {{"
+        module.functions.append("\n".join([head, "entry:", *em.entry, *em.lines, "}"]))
 
     def _alone(self, em: Emitter, module: ModuleWriter) -> str:
         em.entry.append(f"  %alone.at = getelementptr i64, ptr %extents, i64 {_axes(module.program)}")

@@ -48,6 +48,7 @@ class ModuleWriter:
         self.flags = FAST if options.fast_math else ""
         self.attributes = target.attributes
         self._divergence: dict[Task, Divergence] = {}
+        self._lanes: dict[Task, int] = {}
         self._ownership: dict[Task, Ownership] = {}
         self._log: Param | None = None
         self._metadata = ["!0 = !{}"]
@@ -101,6 +102,12 @@ class ModuleWriter:
 
     def lanes(self, task: Task) -> int:
         """Return the lanes of a task: the option, or what suits the target and the body."""
+        lanes = self._lanes.get(task)
+        if lanes is None:
+            lanes = self._lanes[task] = self._choose_lanes(task)
+        return lanes
+
+    def _choose_lanes(self, task: Task) -> int:
         found = self.divergence(task)
         if found is None:
             return 1
