@@ -40,21 +40,15 @@ def _rotation(app, aqq, apq):
 
 
 @qd.func
-def _turn_columns(m: Template, p: Template, q: Template, c, s):
-    """Rotate columns ``p`` and ``q`` of ``m``."""
-    for k in qd.static(range(m.n)):
-        a, b = m[k, p], m[k, q]
-        m[k, p] = c * a - s * b
-        m[k, q] = s * a + c * b
+def _columns(m):
+    """Columns of a matrix as a list of vectors."""
+    return [Vector([m[k, j] for k in range(m.n)]) for j in range(m.m)]
 
 
 @qd.func
-def _turn_rows(m: Template, p: Template, q: Template, c, s):
-    """Rotate rows ``p`` and ``q`` of ``m``."""
-    for k in qd.static(range(m.m)):
-        a, b = m[p, k], m[q, k]
-        m[p, k] = c * a - s * b
-        m[q, k] = s * a + c * b
+def _unit_vectors(m):
+    """Columns of the unit matrix of the size and type of ``m``."""
+    return _columns(Matrix.identity(m.dtype, m.n))
 
 
 @qd.func
@@ -64,7 +58,7 @@ def sym_eig(A, dt: Template = None):
     Parameters
     ----------
     A : matrix of reals, (n, n)
-        Its lower triangle is taken to mirror the upper one.
+        Symmetric.
     dt : DType, optional
         Type to compute in.
 
@@ -73,37 +67,22 @@ def sym_eig(A, dt: Template = None):
     (vector, matrix)
         Eigenvalues ``(n,)`` and orthonormal eigenvectors ``(n, n)``; a product of rotations.
     """
-    a = A if qd.static(dt is None) else qd.cast(A, dt)
-    v = Matrix.identity(a.dtype, a.n)
+    m = A if qd.static(dt is None) else qd.cast(A, dt)
+    a, v = _columns(m), _unit_vectors(m)
     qd.loop_config(serialize=True)
-    for _ in range(_sweeps(a.dtype)):
-        for p, q in qd.static(_pairs(a.n)):
-            c, s = _rotation(a[p, p], a[q, q], a[p, q])
-            _turn_columns(a, p, q, c, s)
-            _turn_rows(a, p, q, c, s)
-            _turn_columns(v, p, q, c, s)
-    w = Vector([a[i, i] for i in qd.static(range(a.n))])
-    for p, q in qd.static(_pairs(a.n)):
+    for _ in range(_sweeps(m.dtype)):
+        for p, q in qd.static(_pairs(m.n)):
+            c, s = _rotation(a[p][p], a[q][q], a[q][p])
+            a[p], a[q] = c * a[p] - s * a[q], s * a[p] + c * a[q]
+            v[p], v[q] = c * v[p] - s * v[q], s * v[p] + c * v[q]
+            for k in qd.static(range(m.n)):
+                a[k][p], a[k][q] = c * a[k][p] - s * a[k][q], s * a[k][p] + c * a[k][q]
+    w = Vector([a[i][i] for i in range(m.n)])
+    for p, q in qd.static(_pairs(m.n)):
         if w[p] < w[q]:
-            larger = w[q]
-            w[q] = w[p]
-            w[p] = larger
-            _exchange_columns(v, p, q)
-    return w, v
-
-
-@qd.func
-def _exchange_columns(m: Template, p: Template, q: Template):
-    """Exchange two columns and negate one, which is a rotation."""
-    for k in qd.static(range(m.n)):
-        a = m[k, p]
-        m[k, p] = m[k, q]
-        m[k, q] = -a
-
-
-@qd.func
-def _column(m: Template, j: Template):
-    return Vector([m[k, j] for k in qd.static(range(m.n))])
+            w[p], w[q] = w[q], w[p]
+            v[p], v[q] = v[q], -v[p]  # an exchange with a change of sign is a rotation
+    return w, Matrix.cols(v)
 
 
 @qd.func
@@ -139,45 +118,41 @@ def svd(A, dt: Template = None):
     Returns
     -------
     (matrix, matrix, matrix)
-        U, S, V with ``A = U @ S @ V.transpose()``. U and V are rotations; S is diagonal with entries in descending
-        order of magnitude, of
-        which the last is negative where the determinant is.
+        U, S, V with ``A = U @ S @ V.transpose()``. U and V are rotations; S is diagonal with entries in descending order
+        of magnitude, of which the last is negative where the determinant is.
     """
-    b = A if qd.static(dt is None) else qd.cast(A, dt)
-    v = Matrix.identity(b.dtype, b.n)
+    m = A if qd.static(dt is None) else qd.cast(A, dt)
+    b, v = _columns(m), _unit_vectors(m)
     qd.loop_config(serialize=True)
-    for _ in range(_sweeps(b.dtype)):
-        for p, q in qd.static(_pairs(b.n)):
-            x, y = _column(b, p), _column(b, q)
-            c, s = _rotation(x.norm_sqr(), y.norm_sqr(), x.dot(y))
-            _turn_columns(b, p, q, c, s)
-            _turn_columns(v, p, q, c, s)
-    for p, q in qd.static(_pairs(b.n)):
-        if _column(b, p).norm_sqr() < _column(b, q).norm_sqr():
-            _exchange_columns(b, p, q)
-            _exchange_columns(v, p, q)
-    u, sigma = _left_factor(b)
-    return u, sigma, v
+    for _ in range(_sweeps(m.dtype)):
+        for p, q in qd.static(_pairs(m.n)):
+            c, s = _rotation(b[p].norm_sqr(), b[q].norm_sqr(), b[p].dot(b[q]))
+            b[p], b[q] = c * b[p] - s * b[q], s * b[p] + c * b[q]
+            v[p], v[q] = c * v[p] - s * v[q], s * v[p] + c * v[q]
+    for p, q in qd.static(_pairs(m.n)):
+        if b[p].norm_sqr() < b[q].norm_sqr():
+            b[p], b[q] = b[q], -b[p]
+            v[p], v[q] = v[q], -v[p]
+    u = _left_vectors(b)
+    sigma = Matrix.zero(m.dtype, m.n, m.n)
+    sigma[0, 0] = b[0].norm()
+    for i in qd.static(range(1, m.n)):
+        sigma[i, i] = b[i].dot(u[i])
+    return Matrix.cols(u), sigma, Matrix.cols(v)
 
 
 @qd.func
-def _left_factor(b):
-    """U and S of a matrix with orthogonal columns in descending order of length."""
-    u, sigma = Matrix.zero(b.dtype, b.n, b.n), Matrix.zero(b.dtype, b.n, b.n)
-    first = _unit_or(_column(b, 0), qd.cast(Vector.unit(b.n, 0), b.dtype))
-    sigma[0, 0] = _column(b, 0).norm()
-    if qd.static(b.n == 2):
-        second = Vector([-first[1], first[0]])
-        u = Matrix.cols([first, second])
-        sigma[1, 1] = _column(b, 1).dot(second)
-    else:
-        across = _column(b, 1) - first * first.dot(_column(b, 1))
-        second = _unit_or(across, _orthogonal(first))
-        third = first.cross(second)
-        u = Matrix.cols([first, second, third])
-        sigma[1, 1] = _column(b, 1).dot(second)
-        sigma[2, 2] = _column(b, 2).dot(third)
-    return u, sigma
+def _left_vectors(b: Template):
+    """Right-handed orthonormal vectors along orthogonal ones in descending order of length."""
+    first = _unit_or(b[0], b[0] * 0 + Vector.unit(len(b), 0))
+    u = [first, Vector([-first[1], first[0]])] if qd.static(len(b) == 2) else _right_handed(first, b[1])
+    return u
+
+
+@qd.func
+def _right_handed(first, along):
+    second = _unit_or(along - first * first.dot(along), _orthogonal(first))
+    return [first, second, first.cross(second)]
 
 
 @qd.func
@@ -194,12 +169,8 @@ def polar_decompose(A, dt: Template = None):
 def make_spd(A, dt: Template = None):
     """Nearest positive semidefinite matrix of a symmetric matrix of at most 6 x 6: negative eigenvalues become zero."""
     w, v = sym_eig(A, dt)
-    scaled = v
-    for j in qd.static(range(v.n)):
-        kept = qd.max(w[j], 0)
-        for i in qd.static(range(v.n)):
-            scaled[i, j] = v[i, j] * kept
-    return scaled @ v.transpose()
+    u = _columns(v)
+    return Matrix.cols([u[i] * qd.max(w[i], 0) for i in range(v.n)]) @ v.transpose()
 
 
 @qd.func
@@ -207,28 +178,18 @@ def solve(A, b, dt: Template = None):
     """Solution x of ``A @ x = b`` for a small matrix, by Gaussian elimination with partial pivoting."""
     m = A if qd.static(dt is None) else qd.cast(A, dt)
     x = b if qd.static(dt is None) else qd.cast(b, dt)
+    rows = _columns(m.transpose())
     for k in qd.static(range(m.n)):
         for i in qd.static(range(k + 1, m.n)):
-            if abs(m[i, k]) > abs(m[k, k]):
-                _exchange_rows(m, x, k, i)
+            if abs(rows[i][k]) > abs(rows[k][k]):
+                rows[i], rows[k] = rows[k], rows[i]
+                x[i], x[k] = x[k], x[i]
         for i in qd.static(range(k + 1, m.n)):
-            factor = m[i, k] / m[k, k]
+            factor = rows[i][k] / rows[k][k]
+            rows[i] -= factor * rows[k]
             x[i] -= factor * x[k]
-            for j in qd.static(range(k + 1, m.n)):
-                m[i, j] -= factor * m[k, j]
     for i in qd.static(range(m.n - 1, -1, -1)):
         for j in qd.static(range(i + 1, m.n)):
-            x[i] -= m[i, j] * x[j]
-        x[i] /= m[i, i]
+            x[i] -= rows[i][j] * x[j]
+        x[i] /= rows[i][i]
     return x
-
-
-@qd.func
-def _exchange_rows(m: Template, x: Template, k: Template, i: Template):
-    for j in qd.static(range(m.m)):
-        a = m[k, j]
-        m[k, j] = m[i, j]
-        m[i, j] = a
-    t = x[k]
-    x[k] = x[i]
-    x[i] = t

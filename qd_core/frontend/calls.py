@@ -10,7 +10,16 @@ from qd_core.dtypes import DType
 from qd_core.frontend.annotations import MatrixType, StructType
 from qd_core.frontend.context import CALLS, Lowering, expression
 from qd_core.frontend.functions import BoundFunc, Func
-from qd_core.frontend.values import ArrayRef, MatrixValue, ObjectRef, StructRef, StructValue, describe, is_constant_matrix, is_runtime
+from qd_core.frontend.values import (
+    ArrayRef,
+    MatrixValue,
+    ObjectRef,
+    StructRef,
+    StructValue,
+    describe,
+    is_constant_matrix,
+    is_runtime,
+)
 from qd_core.ir.nodes import Value
 
 __all__ = ["is_static_call", "lookup_call", "static"]

@@ -15,7 +15,7 @@ from qd_core.frontend.context import Lowering
 from qd_core.frontend.values import MatrixValue, StructValue, describe, is_constant_matrix, is_number, static_int
 from qd_core.ir.nodes import Value
 
-__all__ = ["INTRINSIC_CONSTRUCTORS", "construct", "convert_to", "dtype_argument", "filled"]
+__all__ = ["INTRINSIC_CONSTRUCTORS", "construct", "convert_to", "dtype_argument", "filled", "struct_constant"]
 
 
 def construct(ctx: Lowering, node: ast.Call, kind: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -84,11 +84,25 @@ def _to_matrix(ctx: Lowering, kind: MatrixType, value: Any, node: ast.AST) -> Ma
 def _to_struct(ctx: Lowering, kind: StructType, value: Any, node: ast.AST) -> StructValue:
     if is_number(value):
         return _struct(ctx, node, kind, [], dict.fromkeys(kind.members, value))
+    if hasattr(value, "__qd_struct__"):
+        value = struct_constant(ctx, value, node)
     if isinstance(value, dict):
         return _struct(ctx, node, kind, [], value)
     if not isinstance(value, StructValue) or list(value.members) != list(kind.members):
         ctx.type_error(f"expected {kind!r}, got {describe(value)}", node)
     return StructValue({k: convert_to(ctx, t, value.members[k], node) for k, t in kind.members.items()}, kind)
+
+
+def struct_constant(ctx: Lowering, value: Any, node: ast.AST) -> StructValue:
+    """A struct of Python scope as a value of the kernel."""
+    members, kind = value.__qd_struct__()
+    if kind is not None:
+        return _struct(ctx, node, kind, [], members)
+    return StructValue({k: _member_constant(ctx, v, node) for k, v in members.items()})
+
+
+def _member_constant(ctx: Lowering, value: Any, node: ast.AST) -> Any:
+    return struct_constant(ctx, value, node) if hasattr(value, "__qd_struct__") else to_runtime(ctx, value, node)
 
 
 # -- qd.Vector, qd.Matrix ---------------------------------------------------------------------------------------------

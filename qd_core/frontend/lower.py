@@ -15,8 +15,8 @@ from qd_core.frontend.annotations import MatrixType, StructType
 from qd_core.frontend.arithmetic import converted
 from qd_core.frontend.constructors import convert_to
 from qd_core.frontend.context import Lowering, LowerOptions
-from qd_core.frontend.members import Binder, Members
 from qd_core.frontend.intrinsics import kernel_meaning
+from qd_core.frontend.members import Binder, Members
 from qd_core.frontend.signature import ArgType, KernelInfo, annotated_type, return_types
 from qd_core.frontend.statements import block
 from qd_core.frontend.values import describe, flatten

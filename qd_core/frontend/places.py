@@ -15,6 +15,7 @@ from qd_core.frontend.arithmetic import as_matrix, as_scalar, cast, converted, t
 from qd_core.frontend.arrays import atomic_element, load_element, resolve_indices, store_element
 from qd_core.frontend.attributes import attribute_of, swizzle_of
 from qd_core.frontend.components import component_get, component_set, item_of, list_index, matrix_index, spread
+from qd_core.frontend.constructors import struct_constant
 from qd_core.frontend.context import Lowering, Racy
 from qd_core.frontend.reductions import Accumulator
 from qd_core.frontend.scope import MISSING
@@ -217,7 +218,7 @@ def place_of(ctx: Lowering, node: ast.expr) -> Place:
     return Known(ctx.expr(node))
 
 
-# -- steps -------------------------------------------------------------------------------------------------------------
+# -- steps ------------------------------------------------------------------------------------------------------------
 def _step_get(ctx: Lowering, value: Any, step: Step, node: ast.AST) -> Any:
     kind, which = step
     if kind == "component":
@@ -259,6 +260,8 @@ def materialize(ctx: Lowering, value: Any, node: ast.AST) -> Any:
         return items if isinstance(value, list) else tuple(items)
     if is_constant_matrix(value):
         return as_matrix(ctx, value, node)
+    if hasattr(value, "__qd_struct__") and not isinstance(value, type):
+        return struct_constant(ctx, value, node)
     return as_scalar(ctx, value, node) if is_number(value) else value
 
 
@@ -308,6 +311,8 @@ def _convert_matrix(ctx: Lowering, current: MatrixValue, value: Any, node: ast.A
 
 
 def _convert_struct(ctx: Lowering, current: StructValue, value: Any, node: ast.AST) -> StructValue:
+    if hasattr(value, "__qd_struct__"):
+        value = struct_constant(ctx, value, node)
     if not isinstance(value, StructValue) or set(value.members) != set(current.members):
         ctx.type_error(f"cannot assign {describe(value)} to a variable that holds {describe(current)}", node)
     return StructValue(

@@ -372,3 +372,29 @@ def test_numbers_of_numpy() -> None:
         return qd.i64(big) if flag else qd.i64(0)
 
     assert run(k).result == 2**40
+
+
+def test_structs_of_python_scope_are_constants() -> None:
+    class Constant:
+        """Anything with the protocol, as `qd.Struct` has it."""
+
+        def __init__(self, members, kind=None) -> None:
+            self.members, self.kind = members, kind
+
+        def __qd_struct__(self):
+            return self.members, self.kind
+
+    kind = qd.types.struct(a=qd.i32, b=vec3)
+    typed = Constant({"a": 2.7, "b": [1, 2, 3]}, kind)
+    free = Constant({"x": 2.5, "inner": Constant({"y": 3})})
+
+    def k() -> qd.f32:
+        s = typed
+        s.a += 1
+        t = free
+        t.x = 4
+        u = kind(a=0)
+        u = typed
+        return s.a * 100 + s.b.z * 10 + t.x + t.inner.y + u.a
+
+    assert run(k).result == 300 + 30 + 4 + 3 + 2
