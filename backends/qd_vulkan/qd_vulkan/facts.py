@@ -14,7 +14,7 @@ from qd_core.ir.ops import BITS
 if TYPE_CHECKING:
     from qd_vulkan.instance import Physical
 
-__all__ = ["BASE", "spirv_target", "target_of"]
+__all__ = ["BASE", "spirv_target", "target_from", "target_of"]
 
 _INTEGERS = ("add", "min", "max", "and", "or", "xor", "exchange")
 _MODES = {"signedZeroInfNanPreserve": "SignedZeroInfNanPreserve", "denormPreserve": "DenormPreserve", "roundingModeRTE": "RoundingModeRTE"}
@@ -30,7 +30,7 @@ def target_of(physical: Physical) -> Target:
     limits = physical.properties.limits
     group = min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0])
     features.append(f"group.{group}")
-    return _target("spirv1.5 " + physical.name, tuple(features), physical)
+    return target_from("spirv1.5 " + physical.name, tuple(features), physical)
 
 
 def _types(physical: Physical) -> set[DType]:
@@ -66,7 +66,7 @@ def _float_modes(physical: Physical, kinds: set[DType]) -> list[str]:
     return found
 
 
-def _target(name: str, features: tuple[str, ...], physical: Physical | None = None) -> Target:
+def target_from(name: str, features: tuple[str, ...], physical: Physical | None = None) -> Target:
     spirv = _from_features(features)
     return Target(name, _claims(spirv, physical), features)
 
@@ -108,8 +108,8 @@ def _from_features(features: tuple[str, ...]) -> SpirvTarget:
     native |= {(kind, dt.by_name(name)) for _, kind, name in (f.split(".") for f in features if f.startswith("native."))}
     modes = frozenset((mode, int(bits)) for _, mode, bits in (f.split(".") for f in features if f.startswith("mode.")))
     group = next((int(f.partition(".")[2]) for f in features if f.startswith("group.")), 128)
-    return SpirvTarget("vulkan", kinds, frozenset(native), widths, max_group=group, group=min(128, group), float_modes=modes)
+    return SpirvTarget("vulkan", kinds, frozenset(native), widths, max_group=group, group=min(128, group), float_modes=modes, plain_products="plain_products" in features)
 
 
-BASE = _target("spirv1.5", (*(f"type.{d.name}" for d in dt.ALL), "atomics64", "group.256"))
+BASE = target_from("spirv1.5", (*(f"type.{d.name}" for d in dt.ALL), "atomics64", "group.256"))
 """A device with every optional type: for compiling without hardware."""

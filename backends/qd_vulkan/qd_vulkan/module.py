@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import ctypes
 import math
+import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qd_core.backend.contract import Artifact, Launch, Module
+from qd_core.backend.contract import Access, Artifact, Launch, Module
+from qd_core.errors import LaunchError
 from qd_vulkan import binding as vk
-from qd_vulkan.compiler import unpack
+from qd_vulkan.compiler import Code, unpack
 from qd_vulkan.hazards import Touch
-from qd_vulkan.stream import grid, written
 
 if TYPE_CHECKING:
     from qd_vulkan.device import VulkanDevice
 
-__all__ = ["VulkanModule"]
+__all__ = ["VulkanModule", "argument_bytes", "grids"]
 
 RESIDENT_GROUPS = 256
-"""Groups of a task whose number of iterations only the device knows."""
+"""Groups of a task whose number of iterations only the device knows, or which needs the pool of private memory."""
+
+_MAX_GROUPS = 65535
+_WRITES = (Access.WRITE, Access.READ_WRITE)
 
 
 class VulkanModule(Module):
@@ -60,20 +64,26 @@ class VulkanModule(Module):
         for n, use in enumerate(launch.uses):
             if n in self._used:
                 ref = use.ref
-                result.append((id(ref.buffer.handle), ref.offset, ref.offset + ref.nbytes, n in self._written or written(use.access)))
+                result.append((id(ref.buffer.handle), ref.offset, ref.offset + ref.nbytes, n in self._written or use.access in _WRITES))
         return result
 
-    def grids(self, extents: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the groups of each task; (0, 0) where there is nothing to do."""
-        result: list[tuple[int, int]] = []
-        at = 0
-        for entry, task in zip(self.artifact.tasks, self.code.tasks, strict=True):
-            own = extents[at : at + entry.axes]
-            at += entry.axes
-            # A negative number is a word that an earlier task writes: such a task is resident.
-            known = [max(n, 0) for n in own] if task.form == "cover" else [n for n in own if n >= 0]
-            result.append(_grid(task.form, task.group, known, entry.axes))
-        return result
+
+def argument_bytes(code: Code, launch: Launch, pool: bytes) -> bytes:
+    """Return the words of a launch in the order of `ArgumentLayout`: core's, the extents, the pool's."""
+    return launch.words.tobytes()[: 8 * code.words] + struct.pack(f"<{code.extents}q", *launch.extents) + pool
+
+
+def grids(artifact: Artifact, code: Code, extents: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the groups of each task in two dimensions; (0, 0) where there is nothing to do."""
+    result: list[tuple[int, int]] = []
+    at = 0
+    for entry, task in zip(artifact.tasks, code.tasks, strict=True):
+        own = extents[at : at + entry.axes]
+        at += entry.axes
+        # A negative number is a word that an earlier task writes: such a task is resident.
+        known = [max(n, 0) for n in own] if task.form == "cover" else [n for n in own if n >= 0]
+        result.append(_grid(task.form, task.group, known, entry.axes))
+    return result
 
 
 def _grid(form: str, group: int, known: Sequence[int], axes: int) -> tuple[int, int]:
@@ -84,4 +94,12 @@ def _grid(form: str, group: int, known: Sequence[int], axes: int) -> tuple[int, 
         return 1, 1
     if len(known) < axes:
         return RESIDENT_GROUPS, 1
-    return grid(total, group, RESIDENT_GROUPS if form == "resident" else 0)
+    groups = -(-total // group)
+    if form == "resident":
+        return min(groups, RESIDENT_GROUPS), 1
+    if groups <= _MAX_GROUPS:
+        return groups, 1
+    rows = -(-groups // _MAX_GROUPS)
+    if rows > _MAX_GROUPS:
+        raise LaunchError(f"{total} iterations are too many for one launch", hint="split the loop")
+    return _MAX_GROUPS, rows

@@ -7,11 +7,12 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from qd_core.backend.contract import Access, BufferRef, Event, HostSpan, Launch, Module, Stream
+from qd_core.backend.contract import BufferRef, Event, HostSpan, Launch, Module, Stream
 from qd_core.errors import DeviceFault, LaunchError
 from qd_vulkan import binding as vk
 from qd_vulkan.hazards import Hazards, Touch
 from qd_vulkan.loader import VulkanError
+from qd_vulkan.module import argument_bytes, grids
 
 if TYPE_CHECKING:
     from qd_vulkan.device import VulkanDevice
@@ -23,7 +24,6 @@ BATCH = 64
 """Launches and copies in a command buffer before it is submitted."""
 
 _UPDATE_NBYTES = 65536
-_MAX_GROUPS = 65535
 _NAMES = 64
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -66,9 +66,7 @@ class VulkanStream(Stream):
         touches = module.touches(launch)
         if module.code.pooled:
             touches.append((0, 0, 1, True))
-        words = launch.words.tobytes()[: 8 * module.code.words] + struct.pack(f"<{len(launch.extents)}q", *launch.extents)
-        if module.code.pooled:
-            words += self.device.pool.words()
+        words = argument_bytes(module.code, launch, self.device.pool.words() if module.code.pooled else b"")
         if not module.code.inline:
             words = self._indirect(words)
         self._order(touches)
@@ -76,7 +74,7 @@ class VulkanStream(Stream):
         f, commands, device = self.device.f, self.commands.recording(), self.device
         f.CmdPushConstants(commands, device.layout, vk.STAGE_COMPUTE, 0, len(words), words) if words else None
         first = True
-        for pipeline, (x, y) in zip(module.pipelines, module.grids(launch.extents), strict=True):
+        for pipeline, (x, y) in zip(module.pipelines, grids(module.artifact, module.code, launch.extents), strict=True):
             if x == 0:
                 continue
             if not first:
@@ -270,21 +268,3 @@ class VulkanStream(Stream):
 
 def _touch(ref: BufferRef, nbytes: int, written: bool) -> Touch:
     return (id(ref.buffer.handle), ref.offset, ref.offset + nbytes, written)
-
-
-def written(access: Access) -> bool:
-    """Whether a use writes."""
-    return access in (Access.WRITE, Access.READ_WRITE)
-
-
-def grid(total: int, group: int, resident: int) -> tuple[int, int]:
-    """Groups in two dimensions: for all of ``total`` iterations, or at most ``resident`` groups where that is not 0."""
-    groups = -(-total // group)
-    if resident:
-        return min(groups, resident, _MAX_GROUPS), 1
-    if groups <= _MAX_GROUPS:
-        return groups, 1
-    rows = -(-groups // _MAX_GROUPS)
-    if rows > _MAX_GROUPS:
-        raise LaunchError(f"{total} iterations are too many for one launch", hint="split the loop")
-    return _MAX_GROUPS, rows

@@ -48,7 +48,7 @@ class Typed:
     def op(self, name: str, *operands: int) -> int:
         """Write an instruction whose result has the operands' type."""
         result = self.em.op(name, self.type, *operands)
-        if self.strict and name in _ROUNDED:
+        if self.strict and name in _ROUNDED and not (name == "FMul" and self.em.target.plain_products):
             self.em.module.decorate(result, "NoContraction")
         return result
 

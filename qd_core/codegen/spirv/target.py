@@ -33,8 +33,9 @@ class SpirvTarget:
         Invocations in a group where the user asks for nothing.
     float_modes : frozenset of (str, int)
         Execution modes of real arithmetic by width, such as ``("SignedZeroInfNanPreserve", 32)``.
-    exact_division : bool
-        ``OpFDiv`` and the square root of f32 are correctly rounded.
+    plain_products : bool
+        Products are not decorated `NoContraction`, only the sums that they could be fused with: a consumer that writes a decorated
+        product as ``fma(x, y, 0)`` loses the sign of zero.
     """
 
     backend: str
@@ -45,7 +46,7 @@ class SpirvTarget:
     max_group: int = 128
     group: int = 128
     float_modes: frozenset[tuple[str, int]] = field(default_factory=frozenset[tuple[str, int]])
-    exact_division: bool = False
+    plain_products: bool = False
 
     def require(self, dtype: DType, span: Span | None = None) -> None:
         """Raise `UnsupportedError` for a type that the target lacks."""

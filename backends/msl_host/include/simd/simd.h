@@ -1,0 +1,2 @@
+// Everything is in metal_stdlib.
+#include <metal_stdlib>
