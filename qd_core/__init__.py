@@ -51,6 +51,7 @@ _LAZY: dict[str, str] = {
     **dict.fromkeys(("field", "root", "FieldsBuilder", "Layout"), "qd_core.api.field"),
     **dict.fromkeys(("Field", "ScalarField", "MatrixField"), "qd_core.runtime.field"),
     "StructField": "qd_core.runtime.struct",
+    **dict.fromkeys(("Struct", "dataclass", "data_oriented"), "qd_core.api.structs"),
     **dict.fromkeys(("SNode", "Axis"), "qd_core.runtime.tree"),
 }
 _OWN_ARCHS = ("cpu", "gpu", "x64", "arm64")

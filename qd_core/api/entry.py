@@ -95,7 +95,9 @@ def _add_constants(route: Route, spec: Specialisation, wanted: set[str], sources
     for path in wanted - route.origins.keys():
         source = sources.get(path)
         view = source.view(spec.executable.runtime) if source is not None else None
-        if view is None or not any(path == m.path or path.startswith(f"{m.path}.") for m, _ in spec.members if not m.root):
+        if view is None or not any(
+            path == m.path or path.startswith(f"{m.path}.") for m, _ in spec.members if not m.root
+        ):
             return False
         route.constants[path] = view
     return True
@@ -149,7 +151,13 @@ def _name(route: Route, value: Any) -> str:
 
 
 def _add_value(
-    route: Route, path: str, variable: str, kind: ArgType, value: Any, wanted: set[str], sources: Mapping[str, ArraySource]
+    route: Route,
+    path: str,
+    variable: str,
+    kind: ArgType,
+    value: Any,
+    wanted: set[str],
+    sources: Mapping[str, ArraySource],
 ) -> bool:
     if isinstance(kind, (ScalarArg, ArrayArg)):
         if _uses(wanted, path):

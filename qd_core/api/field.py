@@ -39,7 +39,10 @@ def make_field(
     _derivatives(leaves, needs_grad, needs_dual, isinstance(made, StructField))
     if shape is None:
         if offset is not None or order is not None:
-            raise ArgumentValueError("offset and order of a field need its shape", hint="or give them where it is placed: place(x, offset=...)")
+            raise ArgumentValueError(
+                "offset and order of a field need its shape",
+                hint="or give them where it is placed: place(x, offset=...)",
+            )
         return made
     groups = [leaves] if layout is Layout.AOS else [[leaf] for leaf in leaves]
     for group in groups:
@@ -54,7 +57,9 @@ def _derivatives(leaves: list[Field], needs_grad: bool, needs_dual: bool, struct
             if leaf.dtype.is_real:
                 leaf.want(hop)
             elif not struct:
-                raise QuadrantsTypeError(f"a field of {leaf.dtype} has no derivative", hint=f"leave needs_{hop} out, or use a real type")
+                raise QuadrantsTypeError(
+                    f"a field of {leaf.dtype} has no derivative", hint=f"leave needs_{hop} out, or use a real type"
+                )
 
 
 def field(

@@ -38,7 +38,9 @@ def bind_template(bound: Bound, path: str, annotation: Any, value: Any) -> ArgTy
         return bind_placed(bound, path, value, annotated=annotation is not EMPTY)
     if hasattr(value, "__qd_fields__") and not isinstance(value, type):
         members, kind = value.__qd_fields__()
-        return FieldsArg(tuple((n, bind_template(bound, f"{path}.{n}", annotation, m)) for n, m in members.items()), kind)
+        return FieldsArg(
+            tuple((n, bind_template(bound, f"{path}.{n}", annotation, m)) for n, m in members.items()), kind
+        )
     key = fingerprint(value)
     if key is not None:
         return TemplateArg(key, value)
@@ -72,7 +74,22 @@ def _sharing(kind: ArrayArg, path: str) -> ArrayArg:
 
 
 # -- fingerprints -------------------------------------------------------------------------------------------------------
-_ATOMS = (bool, int, str, bytes, type(None), DType, MatrixType, StructType, enum.Enum, type, types.ModuleType, types.BuiltinFunctionType, range, slice)
+_ATOMS = (
+    bool,
+    int,
+    str,
+    bytes,
+    type(None),
+    DType,
+    MatrixType,
+    StructType,
+    enum.Enum,
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    range,
+    slice,
+)
 _BY_EQUALITY = (types.FunctionType, types.MethodType)
 
 
@@ -97,11 +114,21 @@ def _bits(value: Any) -> Hashable:
     """Bits of a number: 0.0 and -0.0 differ, NaN is itself."""
     if isinstance(value, float):
         return struct.pack("<d", value)
-    return value.tobytes() if isinstance(value, np.generic) else (struct.pack("<d", value.real), struct.pack("<d", value.imag))
+    return (
+        value.tobytes()
+        if isinstance(value, np.generic)
+        else (struct.pack("<d", value.real), struct.pack("<d", value.imag))
+    )
 
 
 def _container(value: Any) -> Hashable | None:
-    items = list(value.items()) if isinstance(value, dict) else sorted(value, key=repr) if isinstance(value, (set, frozenset)) else list(value)
+    items = (
+        list(value.items())
+        if isinstance(value, dict)
+        else sorted(value, key=repr)
+        if isinstance(value, (set, frozenset))
+        else list(value)
+    )
     parts = [fingerprint(item) for item in items]
     return None if any(p is None for p in parts) else (type(value), tuple(parts))
 
@@ -152,7 +179,9 @@ def bind_struct(bound: Bound, path: str, annotation: StructType, value: Any) -> 
     if not isinstance(members, dict):
         raise QuadrantsRuntimeTypeError(f"argument {path!r} must be a struct or dict, got {type(value).__name__}")
     if set(members) != set(annotation.members):
-        raise QuadrantsRuntimeTypeError(f"argument {path!r} must have the members {', '.join(annotation.members)}, got {', '.join(members)}")
+        raise QuadrantsRuntimeTypeError(
+            f"argument {path!r} must have the members {', '.join(annotation.members)}, got {', '.join(members)}"
+        )
     kinds = tuple((n, bind_argument(bound, f"{path}.{n}", t, members[n])) for n, t in annotation.members.items())
     return StructArg(kinds, annotation)
 
@@ -160,7 +189,9 @@ def bind_struct(bound: Bound, path: str, annotation: StructType, value: Any) -> 
 def bind_dataclass(bound: Bound, path: str, annotation: type, value: Any) -> ArgType:
     """Bind an instance of a dataclass: its members are bound when the kernel reads them."""
     if not isinstance(value, annotation):
-        raise QuadrantsRuntimeTypeError(f"argument {path!r} must be a {annotation.__name__}, got {type(value).__name__}")
+        raise QuadrantsRuntimeTypeError(
+            f"argument {path!r} must be a {annotation.__name__}, got {type(value).__name__}"
+        )
     return ObjectArg(type(value), value, typed=True)
 
 

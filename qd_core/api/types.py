@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from qd_core.api import field, matrix as matrices, structs
 from qd_core.dtypes import DType, f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
 from qd_core.frontend.annotations import MatrixType, NdarrayType, StructType, Template
 
 __all__ = [
-    "NDArray", "Template", "f16", "f32", "f64", "float16", "float32", "float64", "i8", "i16", "i32", "i64", "int8", "int16", "int32", "int64",
-    "is_integral", "is_real", "is_signed", "matrix", "ndarray", "struct", "template", "u1", "u8", "u16", "u32", "u64", "uint1", "uint8",
-    "uint16", "uint32", "uint64", "vector",
+    "NDArray", "Template", "f16", "f32", "f64", "float16", "float32", "float64", "i8", "i16", "i32", "i64", "int8",
+    "int16", "int32", "int64", "is_integral", "is_real", "is_signed", "matrix", "ndarray", "struct", "template", "u1",
+    "u8", "u16", "u32", "u64", "uint1", "uint8", "uint16", "uint32", "uint64", "vector",
 ]  # fmt: skip
 
 int8, int16, int32, int64 = i8, i16, i32, i64
 uint1, uint8, uint16, uint32, uint64 = u1, u8, u16, u32, u64
 float16, float32, float64 = f16, f32, f64
+
+PYTHON_SCOPE = (field, matrices, structs)
+"""The modules that say what type objects make in Python scope: importing this one makes them complete."""
 
 ndarray = NDArray = NdarrayType
 template = Template

@@ -92,7 +92,7 @@ class StructType:
         self.methods: dict[str, Any] = dict(methods or {})
         self.name = name
 
-    def __call__(self, *members: Any, **named: Any) -> Any:
+    def __call__(self, /, *members: Any, **named: Any) -> Any:
         """Make a value in Python scope; in kernels the front end does."""
         return PYTHON_SCOPE["struct"](self, *members, **named)
 

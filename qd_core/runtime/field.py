@@ -127,7 +127,9 @@ class Field:
     def _check_beside(self, node: SNode) -> None:
         home = self._primal._node if self._primal is not None else None
         if home is not None and node.shape != home.shape:
-            raise ArgumentValueError(f"a gradient has the shape of its field, {home.shape}, but is placed in a node of shape {node.shape}")
+            raise ArgumentValueError(
+                f"a gradient has the shape of its field, {home.shape}, but is placed in a node of shape {node.shape}"
+            )
 
     def want(self, hop: str) -> None:
         """Have a gradient (``"grad"``) or dual from now on."""
@@ -168,7 +170,9 @@ class Field:
             shadow = getattr(self._primal.home, self._hop)
             if shadow is None:
                 what = "gradient" if self._hop == "grad" else "dual"
-                raise QuadrantsRuntimeError(f"{self._primal!r} has no {what}", hint=f"create it with needs_{self._hop}=True")
+                raise QuadrantsRuntimeError(
+                    f"{self._primal!r} has no {what}", hint=f"create it with needs_{self._hop}=True"
+                )
             return shadow
         if self._storage is None:
             self.snode.materialize()
@@ -181,7 +185,9 @@ class Field:
         if self._primal is not None:
             return self._primal.snode
         if self._node is None:
-            raise QuadrantsRuntimeError(f"{self!r} is not placed", hint="pass shape=..., or place it: qd.root.dense(qd.i, n).place(x)")
+            raise QuadrantsRuntimeError(
+                f"{self!r} is not placed", hint="pass shape=..., or place it: qd.root.dense(qd.i, n).place(x)"
+            )
         return self._node
 
     def parent(self, n: int = 1) -> SNode | None:
@@ -260,7 +266,7 @@ class Field:
     # -- whole contents -----------------------------------------------------------------------------------------------
     def to_numpy(self, dtype: Any = None, copy: bool = True) -> np.ndarray[Any, Any]:
         """Return a copy as a NumPy array of shape ``shape + element_shape``."""
-        data = np.ascontiguousarray(self._view(self.home.to_numpy()))
+        data = np.array(self._view(self.home.to_numpy()), order="C")
         return data if dtype is None else data.astype(dtype)
 
     def from_numpy(self, array: Any) -> None:
@@ -294,7 +300,9 @@ class Field:
         """Set every element to ``val`` (a scalar, or one element)."""
         value = np.asarray(val)
         if self.dtype.is_integral and value.dtype.kind == "f":
-            raise QuadrantsTypeError(f"cannot fill a field of {self.dtype} with the real {val!r}", hint="convert it with int()")
+            raise QuadrantsTypeError(
+                f"cannot fill a field of {self.dtype} with the real {val!r}", hint="convert it with int()"
+            )
         if self._owner._first is None:
             self.home.fill(value)
         else:
@@ -325,7 +333,13 @@ class Field:
     # -- elements -----------------------------------------------------------------------------------------------------
     def _index(self, key: Any) -> tuple[int, ...]:
         """Index from what stands in brackets, counted from 0 along each axis."""
-        index = () if key is None else tuple(key) if isinstance(key, (tuple, list)) or hasattr(key, "__qd_matrix__") else (key,)
+        index = (
+            ()
+            if key is None
+            else tuple(key)
+            if isinstance(key, (tuple, list)) or hasattr(key, "__qd_matrix__")
+            else (key,)
+        )
         shape, offset = self.shape, self.offset or (0,) * len(self.shape)
         if len(index) != len(shape) or any(isinstance(i, slice) or i is None for i in index):
             raise QuadrantsAssertionError(f"expected {len(shape)} integer indices, got {key!r}")
@@ -359,7 +373,9 @@ class Field:
         storage = self.home
         storage._check()
         if self.dtype.is_integral and np.asarray(value).dtype.kind == "f":
-            raise QuadrantsTypeError(f"cannot store the real {value!r} in a field of {self.dtype}", hint="convert it with int()")
+            raise QuadrantsTypeError(
+                f"cannot store the real {value!r} in a field of {self.dtype}", hint="convert it with int()"
+            )
         data = np.ascontiguousarray(np.broadcast_to(np.asarray(value).astype(self.dtype.numpy), self.element_shape))
         self._announce(index)
         stream = storage._runtime.device.default_stream

@@ -187,17 +187,23 @@ def member_type(annotation: Any) -> Any:
     if dtype is not None:
         return dtype
     if isinstance(annotation, MatrixType):
-        return MatrixType(annotation.shape, as_dtype(annotation.dtype if annotation.dtype is not None else float, *defaults))
+        return MatrixType(
+            annotation.shape, as_dtype(annotation.dtype if annotation.dtype is not None else float, *defaults)
+        )
     if isinstance(annotation, StructType):
         return annotation
-    raise QuadrantsTypeError(f"{annotation!r} is no type of a member", hint="use scalar, vector, matrix or struct types")
+    raise QuadrantsTypeError(
+        f"{annotation!r} is no type of a member", hint="use scalar, vector, matrix or struct types"
+    )
 
 
 def member_field(annotation: Any, name: str = "") -> Any:
     """Make an unplaced field of elements of type ``annotation``."""
     kind = member_type(annotation)
     if isinstance(kind, StructType):
-        return StructField(kind, {k: member_field(t, f"{name}.{k}" if name else k) for k, t in kind.members.items()}, name)
+        return StructField(
+            kind, {k: member_field(t, f"{name}.{k}" if name else k) for k, t in kind.members.items()}, name
+        )
     if isinstance(kind, MatrixType):
         return MatrixField(kind.dtype, kind.shape, name)
     return ScalarField(kind, (), name)

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qd_core.errors import ArgumentValueError, ClosedError, QuadrantsRuntimeError, QuadrantsRuntimeTypeError, Span, UnsupportedError
+from qd_core.errors import (
+    ArgumentValueError,
+    ClosedError,
+    QuadrantsRuntimeError,
+    QuadrantsRuntimeTypeError,
+    Span,
+    UnsupportedError,
+)
 from qd_core.frontend.signature import ArrayArg
 from qd_core.runtime.context import Runtime, current
 
@@ -133,7 +140,9 @@ class FieldTree:
         if self.destroyed:
             raise ClosedError("this tree of fields was destroyed")
         if self.finalized:
-            raise QuadrantsRuntimeError("this FieldsBuilder was finalized", hint="make another FieldsBuilder for more fields")
+            raise QuadrantsRuntimeError(
+                "this FieldsBuilder was finalized", hint="make another FieldsBuilder for more fields"
+            )
 
 
 def default_tree(runtime: Runtime) -> FieldTree:
@@ -167,7 +176,9 @@ class SNode:
         one = isinstance(dimensions, (int, np.integer))
         counts = (int(dimensions),) * len(found) if one else tuple(int(n) for n in dimensions)
         if len(counts) != len(found) or any(n < 1 for n in counts):
-            raise ArgumentValueError(f"dense() needs one positive count an axis, got {dimensions!r} for {len(found)} axes")
+            raise ArgumentValueError(
+                f"dense() needs one positive count an axis, got {dimensions!r} for {len(found)} axes"
+            )
         return SNode(self._tree, self, found, counts)
 
     def pointer(self, axes: Any, dimensions: Any) -> SNode:
@@ -215,7 +226,9 @@ class SNode:
             return None
         result = (int(offset),) if isinstance(offset, (int, np.integer)) else tuple(int(o) for o in offset)
         if len(result) != len(self.layout.shape):
-            raise ArgumentValueError(f"the offset {offset!r} must have one number for each of {len(self.layout.shape)} axes")
+            raise ArgumentValueError(
+                f"the offset {offset!r} must have one number for each of {len(self.layout.shape)} axes"
+            )
         return result
 
     def add(self, field: Field) -> None:
@@ -267,7 +280,9 @@ class SNode:
     def layout(self) -> Layout:
         """Memory order of the elements placed here."""
         if self._layout is None:
-            self._layout = Layout.of([(a.number, n) for node in self.path for a, n in zip(node.axes, node.counts, strict=True)])
+            self._layout = Layout.of(
+                [(a.number, n) for node in self.path for a, n in zip(node.axes, node.counts, strict=True)]
+            )
         return self._layout
 
     @property
