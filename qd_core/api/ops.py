@@ -19,7 +19,7 @@ from qd_core.dtypes import DType
 from qd_core.errors import QuadrantsSyntaxError
 from qd_core.frontend.annotations import as_dtype
 from qd_core.frontend.calls import static
-from qd_core.frontend.functions import func, pyfunc
+from qd_core.frontend.functions import func, pyfunc, real_func
 from qd_core.frontend.lower import kernel_meaning
 from qd_core.frontend.values import NdRange
 
@@ -27,8 +27,8 @@ __all__ = [
     "abs", "acos", "asin", "assume_in_range", "atan2", "atomic_add", "atomic_and", "atomic_max", "atomic_min",
     "atomic_or", "atomic_sub", "atomic_xor", "bit_cast", "bit_shr", "cast", "ceil", "clz", "cos", "exp", "floor",
     "func", "grouped", "isinf", "isnan", "log", "loop_config", "max", "min", "ndrange", "one", "popcnt", "pow",
-    "pyfunc", "raw_div", "raw_mod", "round", "rsqrt", "select", "sgn", "sin", "sqrt", "static", "static_assert",
-    "static_print", "tan", "tanh", "volatile_load", "zero",
+    "pyfunc", "raw_div", "raw_mod", "real_func", "round", "rsqrt", "select", "sgn", "sin", "sqrt", "static", "static_assert",
+    "static_print", "stop_grad", "tan", "tanh", "volatile_load", "zero",
 ]  # fmt: skip
 
 OnArrays = Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
@@ -106,6 +106,12 @@ def abs(x: Any) -> Any:
 def sgn(x: Any) -> Any:
     """-1, 0 or 1 by sign, in the type of ``x``."""
     return _apply(np.sign, x)
+
+
+@kernel_meaning("stop_grad")
+def stop_grad(x: Any) -> Any:
+    """``x`` as a constant to derivatives. In a kernel, of an array: what the rest of the block reads of it is constant."""
+    return x
 
 
 @kernel_meaning("isnan")

@@ -13,7 +13,7 @@ from qd_core.frontend.arithmetic import cast, converted, to_runtime
 from qd_core.frontend.context import Lowering
 from qd_core.frontend.values import ArrayRef, MatrixValue, describe
 from qd_core.ir.build import constant_of
-from qd_core.ir.nodes import Value
+from qd_core.ir.nodes import Param, Value
 
 __all__ = [
     "array_shape",
@@ -181,7 +181,15 @@ def load_element(
     def access() -> list[Value]:
         return [ctx.builder.load(array.param, (*at, *_component(ctx, array, (*part, *c)))) for c in components(ctx, shape)]
 
-    return element_value(array, _masked(ctx, ok, access), shape)
+    items = _masked(ctx, ok, access)
+    if stopped(array.param) in ctx.scope.names:
+        items = [ctx.builder.stop_grad(v) for v in items]
+    return element_value(array, items, shape)
+
+
+def stopped(param: Param) -> str:
+    """The name that is declared where `qd.stop_grad` made an array a constant to derivatives."""
+    return f"stop_grad {param.path}"
 
 
 def element_like(ctx: Lowering, array: ArrayRef, shape: tuple[int, ...], value: Any, node: ast.AST) -> list[Value]:

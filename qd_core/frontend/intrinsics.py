@@ -22,10 +22,13 @@ from qd_core.frontend.arithmetic import (
     shift,
     to_runtime,
 )
+from qd_core.frontend.arrays import stopped
 from qd_core.frontend.constructors import INTRINSIC_CONSTRUCTORS, dtype_argument
 from qd_core.frontend.context import CALLS, Lowering
 from qd_core.frontend.values import (
+    ArrayRef,
     MatrixValue,
+    StructRef,
     is_constant_matrix,
     is_number,
     is_runtime,
@@ -151,6 +154,20 @@ def _sgn(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) 
         return ctx.builder.emit("sgn", ctx.builder.cast(x, ctx.options.default_ip) if x.type is dt.u1 else x)
 
     return elementwise(ctx, one, (args[0],), node)
+
+
+@intrinsic("stop_grad")
+def _stop_grad(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Of an array: what the rest of the block reads of it is constant. Of a value: that value as a constant."""
+    exactly(ctx, node, "stop_grad", args, kwargs, 1)
+    if isinstance(args[0], StructRef):
+        for member in args[0].members.values():
+            _stop_grad(ctx, node, [member], {})
+        return None
+    if isinstance(args[0], ArrayRef):
+        ctx.scope.declare(stopped(args[0].param), True)
+        return None
+    return elementwise(ctx, ctx.builder.stop_grad, (args[0],), node)
 
 
 def _extremum(name: str) -> Rule:

@@ -176,6 +176,10 @@ class Builder:
         """Combine ``value`` into ``array`` by ``kind``; return the old value."""
         return self._effect("atomic", array.type.dtype, (array, *indices, value), {"kind": kind})
 
+    def stop_grad(self, value: Value) -> Value:
+        """Return ``value`` as a constant to derivatives."""
+        return self._keyed("stop_grad", value.type, (value,), {}) if value.type.is_real else value
+
     def scratch(self, dtype: DType, length: Value) -> Node:
         """Reserve private memory for ``length`` (any integer type) scalars of ``dtype``."""
         return self._effect("scratch", ScratchType(dtype), (length,), {"to": dtype})

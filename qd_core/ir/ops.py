@@ -338,6 +338,8 @@ _row(
     numpy=np.where,
 )
 
+_row("stop_grad", 1, "The operand, whose derivative is taken as 0; no code after offloading.", result="special")
+
 # -- arrays ---------------------------------------------------------------------------------------------------------
 _row("extent", 1, "Extent of run-time axis `axis` as i32.", result="special")
 _row(

@@ -214,6 +214,11 @@ def _extent(v: _View) -> None:
     v.result(dt.i32)
 
 
+def _stop_grad(v: _View) -> None:
+    v.scalars()
+    v.result(v.types[0])
+
+
 def _load(v: _View) -> None:
     v.result(_array(v, len(v.operands) - 1).dtype)
 
@@ -335,6 +340,7 @@ _RULES: dict[str, Callable[[_View], None]] = {
     "powi": _powi,
     "select": _select,
     "extent": _extent,
+    "stop_grad": _stop_grad,
     "load": _load,
     "store": _store,
     "atomic": _atomic,

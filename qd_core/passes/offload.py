@@ -20,7 +20,7 @@ from qd_core.errors import Span, format_span
 from qd_core.ir.build import Builder, constant_of
 from qd_core.ir.nodes import ArrayType, Function, Node, Param, Region, Role, Value
 from qd_core.ir.program import DeviceWord, Extent, Fixed, HostExpr, Program, Site, Task, accesses
-from qd_core.ir.rewrite import Copier, defining_node, eliminate_dead, has_effect, operands_deep
+from qd_core.ir.rewrite import Copier, defining_node, eliminate_dead, has_effect, operands_deep, walk
 
 __all__ = ["offload"]
 
@@ -32,7 +32,22 @@ def offload(function: Function) -> Program:
     in place.
     """
     eliminate_dead(function)
-    return _Offload(function).run()
+    return _Offload(_without_stops(function)).run()
+
+
+def _without_stops(function: Function) -> Function:
+    """Let the operand of every `stop_grad` stand for it: only derivatives know the difference."""
+    if all(n.op.name != "stop_grad" for n in walk(function.body)):
+        return function
+
+    def rule(copier: Copier, node: Node) -> bool:
+        if node.op.name == "stop_grad":
+            copier.mapping[node] = copier.value(node.operands[0])
+        return node.op.name == "stop_grad"
+
+    body = Region()
+    Copier(Builder(body), {p: p for p in function.params}, rule).nodes(function.body.nodes)
+    return Function(function.name, function.params, body, function.span, dict(function.attrs))
 
 
 @dataclass(slots=True)

@@ -92,12 +92,7 @@ def components(v: V3, y: V3):
 
 
 def test_components_of_elements(device):
-    try:
-        found = qd.ad.gradcheck(components, [reals(4, 3), zeros(4, 3)])
-    except NotDifferentiableError as error:
-        assert "overwritten" in str(error)
-        return
-    assert found
+    assert qd.ad.gradcheck(components, [reals(4, 3), zeros(4, 3)])
 
 
 @qd.kernel
