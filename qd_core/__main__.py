@@ -9,6 +9,7 @@ from importlib import import_module
 
 COMMANDS = {
     "doctor": "list every backend, whether it works here, and what to do if not",
+    "fuzz": "run random kernels on a backend and compare with the reference",
 }
 """Name of each module of `qd_core.cli`, and what it does."""
 
