@@ -10,9 +10,10 @@ from qd_core.codegen.llvm.cost import choose_lanes
 from qd_core.codegen.llvm.divergence import Divergence
 from qd_core.codegen.llvm.emitter import Emitter
 from qd_core.codegen.llvm.ownership import Ownership
+from qd_core.codegen.llvm.survey import Survey
 from qd_core.codegen.llvm.target import LlvmTarget
 from qd_core.errors import InvalidIRError
-from qd_core.ir.nodes import ArrayType, Node, Param, Region, Role, Value
+from qd_core.ir.nodes import ArrayType, Node, Param, Role, Value
 from qd_core.ir.program import Program, Task
 
 __all__ = ["ModuleWriter", "emit_module"]
@@ -48,6 +49,7 @@ class ModuleWriter:
         self.flags = FAST if options.fast_math else ""
         self.attributes = target.attributes
         self._divergence: dict[Task, Divergence] = {}
+        self._survey: dict[Task, Survey] = {}
         self._lanes: dict[Task, int] = {}
         self._ownership: dict[Task, Ownership] = {}
         self._log: Param | None = None
@@ -113,13 +115,22 @@ class ModuleWriter:
             return 1
         if self.options.lanes:
             return self.options.lanes
-        scattered = self.ownership(task).scattered(found.varying)
-        return choose_lanes(task.body, self.target.lanes, bool(found.divergent), scattered)
+        ownership = self.ownership(task)
+        scattered = ownership.scattered(found.varying)
+        return choose_lanes(
+            self.survey(task), self.target.lanes, bool(found.divergent), scattered, len(ownership.totals)
+        )
+
+    def survey(self, task: Task) -> Survey:
+        """Return what there is in the body of a task."""
+        if task not in self._survey:
+            self._survey[task] = Survey(task.body)
+        return self._survey[task]
 
     def ownership(self, task: Task) -> Ownership:
         """Return which atomics of a parallel task need not be atomic."""
         if task not in self._ownership:
-            self._ownership[task] = Ownership(task.body, task.body.args, self.disjoint)
+            self._ownership[task] = Ownership(self.survey(task), task.body.args, self.disjoint)
         return self._ownership[task]
 
     def emitter(self, lanes: int) -> Emitter:
@@ -168,8 +179,3 @@ def emit_module(program: Program, target: LlvmTarget, options: CompileOptions) -
 def is_serial(task: Task) -> bool:
     """Whether a task's iterations run one after the other, on one thread."""
     return not task.extents or bool(task.attrs.get("serialize"))
-
-
-def uses_scratch(region: Region) -> bool:
-    """Whether an iteration needs private memory."""
-    return any(n.op.name == "scratch" or any(uses_scratch(r) for r in n.regions) for n in region.nodes)
