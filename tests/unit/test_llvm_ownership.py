@@ -12,6 +12,7 @@ from qd_core import dtypes as dt
 from qd_core.backend.contract import CompileOptions, Launch
 from qd_core.codegen.llvm import emit_module
 from qd_core.codegen.llvm.ownership import Ownership
+from qd_core.codegen.llvm.survey import Survey
 from qd_core.dtypes import DType
 from qd_core.ir.nodes import Param
 from qd_core.ir.program import Program, Variant
@@ -97,7 +98,7 @@ def test_a_value_added_twice_is_not_an_axis() -> None:
     p = program(
         [x], task([None], lambda b, i: b.atomic("add", x, [b.emit("and", b.emit("add", i, i), b.const(dt.i32, 2))], i))
     )
-    assert not Ownership(p.tasks[0].body, p.tasks[0].body.args, True).owned
+    assert not Ownership(Survey(p.tasks[0].body), p.tasks[0].body.args, True).owned
 
 
 @pytest.mark.parametrize("lanes", [0, 1, 16])
@@ -144,5 +145,5 @@ def test_old_values_mixed_kinds_and_reads_keep_a_total_atomic() -> None:
 
     for body in (old, mixed, read):
         p = program([x, y], task([None], body))
-        assert not Ownership(p.tasks[0].body, p.tasks[0].body.args, True).totals
+        assert not Ownership(Survey(p.tasks[0].body), p.tasks[0].body.args, True).totals
     both(program([x, y], task([None], old)), [np.array(0, np.int32), np.zeros(50, np.int32)], [50])

@@ -21,6 +21,7 @@ from qd_core.ir.nodes import Node, Param, Region, Value
 
 if TYPE_CHECKING:
     from qd_core.codegen.llvm.module import ModuleWriter
+    from qd_core.codegen.llvm.survey import Survey
 
 __all__ = ["Emitter", "Lane"]
 
@@ -325,24 +326,14 @@ class Emitter:
         return ref
 
     # -- bodies ---------------------------------------------------------------------------------------------------
-    def prepare(self, body: Region, found: Divergence | None) -> None:
-        """Take what is known to vary (nothing without lanes), and find which results are used."""
+    def prepare(self, body: Survey, found: Divergence | None) -> None:
+        """Take what is known to vary (nothing without lanes), and which results are used."""
         if found is not None:
             self.varying, self.divergent = found.varying, found.divergent
-        self.used = _used(body)
+        self.used = body.used
 
     def nodes(self, region: Region) -> None:
         """Write a region but its terminator."""
         handlers = self.handlers
         for node in region.nodes[:-1]:
             handlers[node.op.name](self, node)
-
-
-def _used(body: Region) -> set[Value]:
-    used: set[Value] = set()
-    stack = [body]
-    while stack:
-        for node in stack.pop().nodes:
-            used.update(node.operands)
-            stack.extend(node.regions)
-    return used

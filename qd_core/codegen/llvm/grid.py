@@ -18,7 +18,6 @@ from qd_core.codegen.llvm.emitter import Emitter
 from qd_core.codegen.llvm.grid_state import GridState
 from qd_core.codegen.llvm.grid_walk import Walk, lanes_of
 from qd_core.codegen.llvm.module import ModuleWriter
-from qd_core.codegen.llvm.ownership import Ownership
 from qd_core.codegen.llvm.target import TaskForm
 from qd_core.errors import InvalidIRError
 from qd_core.ir.program import Task
@@ -96,9 +95,9 @@ class GridForm(TaskForm):
         """Write one kernel."""
         parallel = bool(task.extents) and not task.attrs.get("serialize")
         em = module.emitter(lanes_of(task) if parallel else 1)
-        em.prepare(task.body, None)
+        em.prepare(module.survey(task), None)
         if parallel:
-            em.owned = Ownership(task.body, task.body.args, module.disjoint).owned
+            em.owned = module.ownership(task).owned
         state = em.known[GridState] = GridState(self.facts, number, parallel)
         em.jump("begin")
         em.start("begin")

@@ -13,15 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qd_core import dtypes as dt
-from qd_core.codegen.llvm.cost import count_nodes, has_loop, is_open, region_cycles
+from qd_core.codegen.llvm.cost import is_open
 from qd_core.codegen.llvm.emitter import Emitter, Lane
-from qd_core.codegen.llvm.module import ModuleWriter, is_serial, uses_scratch
+from qd_core.codegen.llvm.module import ModuleWriter, is_serial
 from qd_core.codegen.llvm.ownership import Totals
+from qd_core.codegen.llvm.survey import Survey
 from qd_core.codegen.llvm.target import TaskForm
 from qd_core.codegen.llvm.types import KERNEL, LLVM
-from qd_core.ir.nodes import Region
 from qd_core.ir.program import DeviceWord, Extent, Fixed, Program, Task
-from qd_core.ir.rewrite import walk
 
 __all__ = ["KERNEL", "HostForm", "min_chunk"]
 
@@ -61,8 +60,9 @@ class HostForm(TaskForm):
     def task(self, module: ModuleWriter, number: int, task: Task) -> None:
         """Write one task."""
         em = module.emitter(module.lanes(task))
-        em.prepare(task.body, module.divergence(task))
-        em.alone = "true" if is_serial(task) else self._alone(em, module) if _has_atomic(task.body) else "false"
+        survey = module.survey(task)
+        em.prepare(survey, module.divergence(task))
+        em.alone = "true" if is_serial(task) else self._alone(em, module) if survey.atomics else "false"
         if not is_serial(task):
             self._parallel(module, em, number, task)
         elif task.extents:
@@ -70,7 +70,7 @@ class HostForm(TaskForm):
         else:
             em.jump("serial")
             em.start("serial")
-            self.iteration(em, task.body)
+            self.iteration(em, task)
         em.line("ret void")
         parameters = "ptr noalias readonly %words, ptr noalias readonly %extents, i64 %begin, i64 %end, ptr %worker"
         head = f"define void @task_{number}({parameters})"
@@ -91,17 +91,17 @@ class HostForm(TaskForm):
         _Rows(self, em, task, _first_axis(module.program, number)).write()
         totals.finish()
 
-    def iteration(self, em: Emitter, body: Region) -> None:
+    def iteration(self, em: Emitter, task: Task) -> None:
         """Write one run of the body, with private memory given back at its end."""
         with em.scope():
             mark = ""
-            if uses_scratch(body):
+            if "scratch" in em.module.survey(task).ops:
                 at = em.new(f"getelementptr i8, ptr %worker, i64 {self.worker['arena_used']}")
                 mark = em.new(f"load i64, ptr {at}, align 8")
-                em.nodes(body)
+                em.nodes(task.body)
                 em.line(f"store i64 {mark}, ptr {at}, align 8")
             else:
-                em.nodes(body)
+                em.nodes(task.body)
 
     def allocate(self, emitter: Emitter, nbytes: str) -> str:
         """Take memory of the worker's arena."""
@@ -110,13 +110,9 @@ class HostForm(TaskForm):
     # -- the kernel -------------------------------------------------------------------------------------------------
     def finish(self, module: ModuleWriter) -> None:
         """Write the function that runs all tasks."""
-        if any(uses_scratch(t.body) for t in module.program.tasks):
+        if any("scratch" in module.survey(t).ops for t in module.program.tasks):
             module.functions.append(self.allocator)
         _Kernel(self, module).write()
-
-
-def _has_atomic(region: Region) -> bool:
-    return any(n.op.name == "atomic" for n in walk(region))
 
 
 def _axes(program: Program) -> int:
@@ -127,13 +123,13 @@ def _first_axis(program: Program, number: int) -> int:
     return sum(len(t.extents) for t in program.tasks[:number])
 
 
-def min_chunk(task: Task, lanes: int) -> int:
+def min_chunk(task: Task, body: Survey, lanes: int) -> int:
     """Iterations that are worth handing to another thread, a multiple of the lanes.
 
     Where inner loops may be long, fewer than the estimate says: a small chunk costs tens of nanoseconds, an idle thread
     everything.
     """
-    cycles = max(region_cycles(task.body) / lanes, 0.25) * (_LONG if is_open(task.body) else 1)
+    cycles = max(body.cycles / lanes, 0.25) * (_LONG if is_open(task.body) else 1)
     return max(-(-int(CHUNK_CYCLES / cycles) // lanes), 1) * lanes
 
 
@@ -149,6 +145,7 @@ class _Rows:
 
     def __init__(self, form: HostForm, em: Emitter, task: Task, first_axis: int) -> None:
         self.form, self.em, self.task = form, em, task
+        self.body = em.module.survey(task)
         self.extents = [self._extent(e, first_axis + d) for d, e in enumerate(task.extents)]
         inner = task.extents[-1]
         # Chunks begin at multiples of the lanes, so rows of whole vectors are never cut inside one.
@@ -206,7 +203,7 @@ class _Rows:
             em.env[arg] = Lane(self._index(ref, arg.type))
         if lanes == 1 or self.whole:
             self._loop(first, last, row, masked=False)
-        elif has_loop(self.task.body) or count_nodes(self.task.body) > TWO_BODIES:
+        elif self.body.loops or self.body.nodes > TWO_BODIES:
             self._loop(first, last, row, masked=True)
         else:
             self._loop_and_rest(first, last, row)
@@ -250,7 +247,7 @@ class _Rows:
         em.env[arg] = Lane(self._index(at, arg.type), step is not None, step, exact=True)
         em.linear = Lane(em.new(f"add i64 {row}, {at}") if row != "0" else at)
         with em.masked(self._rest_mask(at, last) if masked else None):
-            self.form.iteration(em, self.task.body)
+            self.form.iteration(em, self.task)
 
     def _rest_mask(self, at: str, last: str) -> str:
         em = self.em
@@ -297,7 +294,7 @@ class _Kernel:
             count = n if count == "1" else em.new(f"mul i64 {count}, {n}")
         if not is_serial(task):
             self._parallel(number, task, count)
-        elif uses_scratch(task.body):
+        elif "scratch" in self.module.survey(task).ops:
             self._share(number, count, _ONE_CHUNK)
         else:
             self._call(number, count)
@@ -305,7 +302,7 @@ class _Kernel:
     def _parallel(self, number: int, task: Task, count: str) -> None:
         """Run on the caller alone, or share: the last word of the extents tells the task which."""
         em = self.em
-        chunk = min_chunk(task, self.module.lanes(task))
+        chunk = min_chunk(task, self.module.survey(task), self.module.lanes(task))
         several, alone, done = em.label("several"), em.label("alone"), em.label("task_done")
         large, known = em.label("large"), em.label("known")
         em.branch(em.new(f"icmp sgt i64 {count}, {chunk}"), large, alone)
@@ -324,7 +321,7 @@ class _Kernel:
         em.jump(done)
         em.start(alone)
         self._note_alone(1)
-        if uses_scratch(task.body):
+        if "scratch" in self.module.survey(task).ops:
             self._share(number, count, _ONE_CHUNK)
         else:
             self._call(number, count)

@@ -18,13 +18,12 @@ from qd_core import dtypes as dt
 from qd_core.codegen.llvm.atomics import identity, reduce_vector, update
 from qd_core.codegen.llvm.emitter import Emitter
 from qd_core.codegen.llvm.memory import place, pointer, to_memory
+from qd_core.codegen.llvm.survey import Survey
 from qd_core.codegen.llvm.types import LLVM, MEMORY
-from qd_core.ir.nodes import Arg, Node, Param, Region, Value
-from qd_core.ir.rewrite import walk
+from qd_core.ir.nodes import Arg, Node, Param, Value
 
 __all__ = ["Ownership", "Totals"]
 
-_ACCESSES = ("load", "store", "atomic")
 _MAX_TOTALS = 8
 """Registers that accumulators may take."""
 
@@ -34,8 +33,8 @@ class Ownership:
 
     Parameters
     ----------
-    body : Region
-        Body of a parallel task.
+    body : Survey
+        What there is in a parallel task's body.
     axes : sequence of Arg
         Its indices.
     disjoint : bool
@@ -47,35 +46,29 @@ class Ownership:
         Atomics on elements of their own iteration.
     totals : dict
         Atomics of each total by (array, indices).
-    atomics, used : set
-        All atomics, and all values that something uses.
     """
 
-    def __init__(self, body: Region, axes: Sequence[Arg], disjoint: bool) -> None:
-        self.axes = set(axes)
+    def __init__(self, body: Survey, axes: Sequence[Arg], disjoint: bool) -> None:
+        self.axes, self.used = set(axes), body.used
         self.owned: set[Node] = set()
         self.totals: dict[tuple[Value, ...], list[Node]] = {}
+        self.atomics = body.atomics
         accesses: dict[Value, list[Node]] = defaultdict(list)
-        self.used: set[Value] = set()
-        self.atomics: set[Node] = set()
-        for node in walk(body):
-            self.used.update(node.operands)
-            if node.op.name in _ACCESSES:
-                accesses[node.operands[0]].append(node)
+        for node in body.accesses if self.atomics else ():
+            accesses[node.operands[0]].append(node)
         written = [p for p, nodes in accesses.items() if any(n.op.writes for n in nodes)]
         for param, nodes in accesses.items():
             self._array(param, nodes, disjoint or written == [param])
 
     def scattered(self, varying: AbstractSet[Value]) -> set[Node]:
         """Return the atomics that every lane must do for itself."""
-        rest = self.atomics - self.owned - {n for nodes in self.totals.values() for n in nodes}
+        rest = self.atomics.keys() - self.owned - {n for nodes in self.totals.values() for n in nodes}
         return {n for n in rest if n in self.used or not varying.isdisjoint(n.operands[1:-1])}
 
     def _array(self, param: Value, nodes: list[Node], alone: bool) -> None:
         atomics = [n for n in nodes if n.op.name == "atomic"]
         if not atomics:
             return
-        self.atomics.update(atomics)
         ndim = param.type.ndim
         places = {n.operands[1 : 1 + ndim] for n in nodes}
         # An overlapping leaf could update the same element through other indices: that update must not be lost.
