@@ -15,4 +15,5 @@ from qd_core.testing.suite.gradients import *  # noqa: F403
 from qd_core.testing.suite.launcher import *  # noqa: F403
 from qd_core.testing.suite.memory import *  # noqa: F403
 from qd_core.testing.suite.messages import *  # noqa: F403
+from qd_core.testing.suite.op_gradients import *  # noqa: F403
 from qd_core.testing.suite.refused import *  # noqa: F403
