@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from qd_core.api.autograd import autograd_function
 from qd_core.api.gradcheck import GradCheck, gradcheck
 from qd_core.errors import ArgumentValueError, LaunchError, QuadrantsRuntimeTypeError
 from qd_core.runtime.array import Ndarray
@@ -17,7 +18,7 @@ from qd_core.runtime.context import Runtime, current
 from qd_core.runtime.interop import with_grad
 from qd_core.runtime.tape import ERROR, SAVE, Recorder
 
-__all__ = ["FwdMode", "GradCheck", "Tape", "clear_all_gradients", "grad_for", "grad_replaced", "gradcheck", "no_grad", "with_grad"]
+__all__ = ["FwdMode", "GradCheck", "Tape", "autograd_function", "clear_all_gradients", "grad_for", "grad_replaced", "gradcheck", "no_grad", "with_grad"]
 
 
 class Tape:
