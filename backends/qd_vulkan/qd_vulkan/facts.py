@@ -19,6 +19,8 @@ __all__ = ["BASE", "spirv_target", "target_from", "target_of"]
 _INTEGERS = ("add", "min", "max", "and", "or", "xor", "exchange")
 _MODES = {"signedZeroInfNanPreserve": "SignedZeroInfNanPreserve", "denormPreserve": "DenormPreserve", "roundingModeRTE": "RoundingModeRTE"}
 _WIDTHS = (16, 32, 64)
+_ONLY_32, _ALL = 0, 1
+"""Which widths can have float modes of their own: f32 alone, or each."""
 
 
 def target_of(physical: Physical) -> Target:
@@ -53,17 +55,26 @@ def _native_atomics(physical: Physical) -> list[str]:
 
 
 def _float_modes(physical: Physical, kinds: set[DType]) -> list[str]:
-    """Modes that hold together: where the device ties the widths, all or none of them."""
+    """Modes that hold together: where the device ties widths, those that are tied have a mode all or none."""
     p = physical.properties12
     widths = [n for n, bits in enumerate(_WIDTHS) if any(d.is_real and d.bits == bits for d in kinds)]
     found: list[str] = []
     for field, mode in _MODES.items():
         flags = getattr(p, field)
-        able = [n for n in widths if flags[n]]
-        tied = {"denormPreserve": p.denormBehaviorIndependence, "roundingModeRTE": p.roundingModeIndependence}.get(field, 2)
-        if tied == 2 or able == widths:
-            found += [f"mode.{mode}.{_WIDTHS[n]}" for n in able]
+        independence = {"denormPreserve": p.denormBehaviorIndependence, "roundingModeRTE": p.roundingModeIndependence}.get(field, _ALL)
+        for tied in _tied(independence, widths):
+            if all(flags[n] for n in tied):
+                found += [f"mode.{mode}.{_WIDTHS[n]}" for n in tied]
     return found
+
+
+def _tied(independence: int, widths: list[int]) -> list[list[int]]:
+    """Widths (positions in `_WIDTHS`) that must have the same mode."""
+    if independence == _ALL:
+        return [[n] for n in widths]
+    if independence == _ONLY_32:
+        return [[n for n in widths if _WIDTHS[n] == 32], [n for n in widths if _WIDTHS[n] != 32]]
+    return [widths]
 
 
 def target_from(name: str, features: tuple[str, ...], physical: Physical | None = None) -> Target:

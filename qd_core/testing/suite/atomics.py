@@ -64,7 +64,7 @@ def contributions(kind: str, dtype: DType) -> tuple[Array, Array, Array]:
     if kind == "add":
         return np.arange(BINS).astype(dtype.numpy), (lanes % 3 + 1).astype(dtype.numpy), lanes % BINS
     values = generator.permutation(count) if kind == "exchange" else generator.integers(0, 100, count)
-    start = np.full(BINS, 0 if kind == "max" else 120)
+    start = np.full(BINS, {"max": 0, "min": 120}.get(kind, count))
     return start.astype(dtype.numpy), values.astype(dtype.numpy), lanes % BINS
 
 
