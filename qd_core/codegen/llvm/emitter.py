@@ -258,7 +258,7 @@ class Emitter:
         n = self.lanes
         zeros = self.once(("zeros", self.mask), f"call i{n} @llvm.ctlz.i{n}(i{n} {self.bits(self.mask)}, i1 true)")
         less = self.once(("below", self.mask), f"sub i{n} {n - 1}, {zeros}")
-        return self.once(("last", self.mask), f"zext i{n} {less} to i32")
+        return less if n == 32 else self.once(("last", self.mask), f"zext i{n} {less} to i32")
 
     def first_active(self, mask: str) -> str:
         """Return the number (i32) of the first active lane of ``mask``, which must have one."""
