@@ -120,7 +120,7 @@ class Frame:
     """One Python function being lowered: the kernel, or an inlined function.
 
     ``returned`` is the value of its `return`, ``returning`` set once it was reached, ``key`` what identifies an inlined
-    call.
+    call. ``early`` allows `return` inside run-time blocks.
     """
 
     info: KernelInfo
@@ -132,6 +132,7 @@ class Frame:
     return_node: ast.AST | None = None
     key: Any = None
     runtime_depth: int = 0
+    early: bool = False
 
 
 class Lowering:
@@ -255,6 +256,16 @@ class Lowering:
             return self.python_object(value, name)
         annotation = plain_type(value) if kind == "attr" and not getattr(owner, "__qd_template_primitives__", True) else EMPTY
         return self.observed(origin.step(kind, key, annotation), value)
+
+    def method(self, owner: Any, name: str, value: Any) -> Any:
+        """Return ``value``, the attribute ``name`` of a Python object that is called; one of the class is known by it."""
+        origin, own = self.members.origin(owner), getattr(owner, "__dict__", None)
+        if origin is None or own is None:
+            return value
+        if name in own:
+            return self.member(owner, "attr", name, value, name)
+        self.members.observe(origin.step("attr", "__dict__").step("has", name), False)
+        return value
 
     def observed(self, member: Member, value: Any) -> Any:
         """Return what ``value``, read on the way ``member``, stands for."""

@@ -9,7 +9,7 @@ from typing import Any
 from qd_core.errors import QuadrantsSyntaxError
 from qd_core.frontend.signature import KernelInfo, function_info
 
-__all__ = ["BoundFunc", "Func", "func", "pyfunc"]
+__all__ = ["BoundFunc", "Func", "func", "pyfunc", "real_func"]
 
 
 class Func:
@@ -21,10 +21,13 @@ class Func:
         The Python function.
     python_scope : bool
         Whether it can also be called outside kernels (`qd.pyfunc`).
+    early : bool
+        Whether it may return inside run-time `if`, `for` and `while` (`qd.real_func`); its loops are serial.
     """
 
-    def __init__(self, function: Callable[..., Any], python_scope: bool = False) -> None:
+    def __init__(self, function: Callable[..., Any], python_scope: bool = False, early: bool = False) -> None:
         self.function = function
+        self.early = early
         self.python_scope = python_scope
         functools.update_wrapper(self, function)
         if _has_text_annotations(function):
@@ -88,7 +91,9 @@ def func(
 
     Parameters
     ----------
-    is_real_function, requires_top_level : bool
+    is_real_function : bool
+        As `real_func`.
+    requires_top_level : bool
         Accepted for compatibility.
 
     Raises
@@ -98,7 +103,15 @@ def func(
     """
     if function is None:
         return lambda f: func(f, is_real_function=is_real_function, requires_top_level=requires_top_level)  # pyright: ignore[reportUnknownLambdaType]
-    return Func(function)
+    return Func(function, early=is_real_function)
+
+
+def real_func(function: Callable[..., Any]) -> Func:
+    """Make a Python function callable from kernels that may return from inside `if`, `for` and `while`.
+
+    What it returns must be annotated; a path without `return` gives zero. Its loops are serial wherever it is called.
+    """
+    return Func(function, early=True)
 
 
 def pyfunc(function: Callable[..., Any]) -> Func:

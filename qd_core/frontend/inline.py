@@ -13,6 +13,7 @@ from qd_core.frontend.constructors import convert_to
 from qd_core.frontend.context import Frame, Lowering
 from qd_core.frontend.functions import BoundFunc, Func
 from qd_core.frontend.places import Place, materialize, place_of
+from qd_core.frontend.returns import RESULT, declare_early
 from qd_core.frontend.scope import Scope
 from qd_core.frontend.signature import EMPTY, KernelInfo, Parameter, annotated_type, return_types
 from qd_core.frontend.statements import block
@@ -59,7 +60,8 @@ def _inline(
     info = function.info
     bound = bind_arguments(ctx, node, info, args, kwargs)
     key = _key(function, bound)
-    frame = Frame(info, Scope(), info.closure(), ctx.info.span_of(node), key=key, runtime_depth=ctx.runtime_depth)
+    frame = Frame(info, Scope(), info.closure(), ctx.info.span_of(node), key=key, early=function.early)
+    frame.runtime_depth = ctx.runtime_depth + frame.early
     _check_recursion(ctx, node, function, frame)
     for parameter in info.parameters:
         frame.scope.declare(parameter.name, _by_value(ctx, node, parameter, bound[parameter.name]))
@@ -77,7 +79,12 @@ def _run(ctx: Lowering, frame: Frame) -> None:
     ctx.frames.append(frame)
     ctx.scope, ctx.info = frame.scope, frame.info
     try:
-        block(ctx, frame.info.source.tree.body)
+        if frame.early:
+            declare_early(ctx, frame, frame.info.source.tree)
+            with ctx.runtime_block():  # a true function is serial
+                block(ctx, frame.info.source.tree.body)
+        else:
+            block(ctx, frame.info.source.tree.body)
     finally:
         ctx.frames.pop()
         ctx.scope, ctx.info = outer
@@ -88,6 +95,8 @@ def _result(ctx: Lowering, node: ast.AST, frame: Frame) -> Any:
     value = frame.returned
     if not types:
         return value
+    if frame.early and not frame.returning and frame.info.facts.returns:
+        return frame.scope.names[RESULT]
     if not frame.returning:
         ctx.syntax_error(f"{frame.info.name!r} has a return annotation and no return statement", node)
     kinds = [annotated_type(t, ctx.options.default_ip, ctx.options.default_fp) for t in types]

@@ -15,7 +15,8 @@ from qd_core.frontend.context import Lowering, Racy, statement
 from qd_core.frontend.expressions import iterate
 from qd_core.frontend.reductions import Reductions
 from qd_core.frontend.signature import ArrayArg
-from qd_core.frontend.statements import GO, LIVE, block, conditional
+from qd_core.frontend.returns import GO, LIVE, RESULT, RUN, leaves_loop, may_leave, settle_loop
+from qd_core.frontend.statements import block, conditional
 from qd_core.frontend.values import (
     ArrayRef,
     Grouped,
@@ -219,7 +220,7 @@ def _parallel_for(ctx: Lowering, node: ast.For, bounds: Bounds, bind: Bind, conf
 # -- serial -----------------------------------------------------------------------------------------------------------
 def _serial_nest(ctx: Lowering, node: ast.For, bounds: Bounds, bind: Bind) -> None:
     """Nested serial loops, one an axis; `break` leaves them all."""
-    breaks = node in ctx.frames[-1].info.facts.breaks
+    breaks = leaves_loop(ctx.frames[-1], node)
     names = _names(node, len(bounds))
     flag = "" if not breaks else "local" if len(bounds) == 1 else "carried"
 
@@ -258,13 +259,12 @@ def _serial_loop(
                 if flag == "local":
                     scope.declare(GO, builder.const(dt.u1, True))
                 body(region.args[0])
-                goes = [scope.names[GO]] if flag else []
+                goes = [settle_loop(ctx)] if flag else []
             finally:
                 changed = scope.pop()
         if not carried.extend(ctx, changed, node):
             break
-    yields = carried.finish(ctx, region, changed, region.args[1:], skip=(GO,))
-    ctx.finish_region(region, [*yields, *goes])
+    ctx.finish_region(region, carried.finish(region, changed, region.args[1:], goes))
     ctx.at(node)
     carried.update(ctx, builder.for_(*bounds, carried.inits, region, breaks=bool(flag)))
 
@@ -278,6 +278,8 @@ class Carried:
     def __init__(self, ctx: Lowering, node: ast.For | ast.While, extra: Sequence[str] = ()) -> None:
         stores = ctx.frames[-1].info.facts.stores[node]
         names = ctx.scope.names
+        if node in ctx.frames[-1].info.facts.returns:
+            extra = (*extra, RUN, RESULT)
         self.names: list[str] = [n for n in (*sorted(stores), *extra) if n in names and is_runtime(names[n])]
         self._collect(ctx)
 
@@ -316,24 +318,22 @@ class Carried:
         return bool(missing)
 
     def finish(
-        self, ctx: Lowering, region: Region, changed: dict[str, Any], args: Sequence[Value], skip: Sequence[str] = ()
+        self, region: Region, changed: dict[str, Any], args: Sequence[Value], goes: Sequence[Value]
     ) -> list[Value]:
-        """Return what the region yields, dropping arguments that the body only passes through."""
+        """Return what the region yields, then ``goes``, dropping arguments that the body only passes through."""
         ends: list[Value] = []
         for name, value in zip(self.names, self.values, strict=True):
             flatten(changed.get(name, value), ends)
-        unchanged = {
-            a: i for a, i, e, n in zip(args, self.inits, ends, self.owner, strict=True) if a is e and n not in skip
-        }
+        unchanged = {a: i for a, i, e, n in zip(args, self.inits, ends, self.owner, strict=True) if a is e and n != GO}
         if unchanged:
             _substitute(region, unchanged)
             keep = [k for k, a in enumerate(args) if a not in unchanged]
-            self._kept, ends = keep, [unchanged.get(ends[k], ends[k]) for k in keep]
+            self._kept, ends = keep, [ends[k] for k in keep]
             self._all = list(self.inits)
             self.inits = [self.inits[k] for k in keep]
-            return ends
-        self.keep_all()
-        return ends
+        else:
+            self.keep_all()
+        return [unchanged.get(v, v) for v in (*ends, *goes)]
 
     def keep_all(self) -> None:
         """Drop nothing: a `while` passes every value through both regions."""
@@ -366,7 +366,7 @@ def _while(ctx: Lowering, node: ast.While) -> None:
             hint="set a flag before `break` and test it after the loop",
         )
     builder, scope = ctx.builder, ctx.scope
-    breaks = node in ctx.frames[-1].info.facts.breaks
+    breaks = leaves_loop(ctx.frames[-1], node)
     scope.push()
     if breaks:
         scope.declare(GO, builder.const(dt.u1, True))
@@ -425,6 +425,8 @@ def _while_body(ctx: Lowering, node: ast.While, carried: Carried) -> tuple[Regio
             carried.bind(ctx, region.args)
             scope.declare(LIVE, builder.const(dt.u1, True))
             block(ctx, node.body, last=True)
+            if leaves_loop(ctx.frames[-1], node):
+                settle_loop(ctx)
         finally:
             changed = scope.pop()
     return region, changed
@@ -442,7 +444,7 @@ def _static_for(ctx: Lowering, node: ast.For) -> None:
                 ctx.info.span_of(node),
             )
         )
-    jumps = any(s in ctx.frames[-1].info.facts.jumps for s in node.body)
+    jumps = any(may_leave(ctx.frames[-1], s) for s in node.body)
     if not jumps:
         for item in items:
             _unrolled(ctx, node, item)
@@ -478,6 +480,7 @@ def _iterations(ctx: Lowering, node: ast.For, items: Sequence[Any]) -> None:
         scope.declare(LIVE, ctx.builder.const(dt.u1, True))
         _declare_static(ctx, node.target, item, node)
         block(ctx, node.body, last=True)
+        settle_loop(ctx)
         for name, value in scope.pop().items():
             scope.update(name, value)
 
@@ -485,7 +488,7 @@ def _iterations(ctx: Lowering, node: ast.For, items: Sequence[Any]) -> None:
 def _guarded_iterations(ctx: Lowering, node: ast.For, go: Value, items: Sequence[Any]) -> None:
     """The remaining iterations inside a run-time `if`: a loop with the condition as its only statement's guard."""
     rest = _Unrolled(node, items)
-    conditional(ctx, go, [rest], (), node, last=True, known=GO)
+    conditional(ctx, go, [rest], (), node, last=True, known=(GO,))
 
 
 class _Unrolled(ast.stmt):

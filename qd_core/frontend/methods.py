@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from qd_core.frontend.annotations import StructType
@@ -38,10 +40,15 @@ def call_method(ctx: Lowering, node: ast.Call, place: Any, base: Any, name: str)
     if method is None:
         ctx.type_error(f"{describe(base)} has no method {name!r}", node, hint=f"methods: {', '.join(sorted(METHODS))}")
     try:
-        inspect.signature(method).bind(ctx, node, base, *args, **kwargs)
+        _signature(method).bind(ctx, node, base, *args, **kwargs)
     except TypeError as cause:
         ctx.type_error(f"method {name!r}: {cause}", node)
     return method(ctx, node, base, *args, **kwargs)
+
+
+@lru_cache(maxsize=256)
+def _signature(method: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(method)
 
 
 def _hint(base: Any, name: str) -> str:

@@ -12,18 +12,14 @@ from qd_core.frontend.calls import is_static_call
 from qd_core.frontend.context import Lowering, statement
 from qd_core.frontend.expressions import merge_scalars
 from qd_core.frontend.places import ElementPlace, assign, place_of
+from qd_core.frontend.returns import GO, LIVE, may_leave, return_early, still_here
 from qd_core.frontend.scope import MISSING
 from qd_core.frontend.signature import annotated_type
 from qd_core.frontend.values import MatrixValue, describe, flatten, is_runtime, rebuild
 from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Region, Value
 
-__all__ = ["ATOMIC_OPERATORS", "GO", "LIVE", "block", "run_block", "update_atomically"]
-
-LIVE = "%live"
-"""Pseudo-variable: the rest of this iteration is to be executed (u1)."""
-GO = "%go"
-"""Pseudo-variable: the loop goes on (u1)."""
+__all__ = ["ATOMIC_OPERATORS", "block", "conditional", "run_block", "update_atomically"]
 
 
 # -- sequences --------------------------------------------------------------------------------------------------------
@@ -37,32 +33,30 @@ def block(ctx: Lowering, body: Sequence[ast.stmt], *, last: bool = False) -> Non
         if frame.returning:
             return
         ctx.stmt(node)
-        if node in frame.info.facts.jumps and not _goes_on(ctx, body[index + 1 :], last):
+        if may_leave(frame, node) and not _goes_on(ctx, body[index + 1 :], last):
             return
 
 
 def _goes_on(ctx: Lowering, rest: Sequence[ast.stmt], last: bool) -> bool:
-    """Whether lowering goes on after a statement that may have jumped; a run-time condition is put around ``rest``
-    here.
-    """
-    live = ctx.scope.names[LIVE]
-    known = constant_of(live)
+    """Whether lowering goes on after a statement that may have left the block; otherwise ``rest`` is lowered here."""
+    here, flags = still_here(ctx)
+    known = constant_of(here)
     if known is not None:
         return bool(known)
     if rest:
-        conditional(ctx, live, rest, (), rest[0], last=last, known=LIVE)
+        conditional(ctx, here, rest, (), rest[0], last=last, known=flags)
     return False
 
 
 def run_block(
-    ctx: Lowering, body: Sequence[ast.stmt], last: bool = False, known: str = ""
+    ctx: Lowering, body: Sequence[ast.stmt], last: bool = False, known: Sequence[str] = ()
 ) -> tuple[Region, dict[str, Any]]:
     """Lower statements in a region and a block of their own; return the region and what they changed outside."""
     ctx.scope.push()
     with ctx.builder.inside() as region, ctx.runtime_block():
         try:
-            if known:
-                ctx.scope.update(known, ctx.builder.const(dt.u1, True))
+            for name in known:
+                ctx.scope.update(name, ctx.builder.const(dt.u1, True))
             block(ctx, body, last=last)
         finally:
             changed = ctx.scope.pop()
@@ -79,11 +73,11 @@ def conditional(
     node: ast.AST,
     *,
     last: bool = False,
-    known: str = "",
+    known: Sequence[str] = (),
 ) -> None:
     """Lower a run-time choice between two blocks; variables that either changes get their merged value.
 
-    ``known``: the pseudo-variable that is the condition, so that it is true inside.
+    ``known``: truth values that the condition consists of, so that they are true inside.
     """
     then, changed = run_block(ctx, body, last, known)
     otherwise, changed_else = run_block(ctx, orelse, last)
@@ -258,6 +252,9 @@ def _need_loop(ctx: Lowering, node: ast.AST, word: str) -> None:
 @statement(ast.Return)
 def _return(ctx: Lowering, node: ast.Return) -> None:
     frame = ctx.frames[-1]
+    if ctx.runtime_depth > frame.runtime_depth and frame.early:
+        return_early(ctx, None if node.value is None else ctx.expr(node.value), node)
+        return
     if ctx.runtime_depth > frame.runtime_depth:
         ctx.syntax_error(
             "Return inside non-static if/for is not supported",

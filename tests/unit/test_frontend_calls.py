@@ -566,3 +566,73 @@ def test_builtins_outside_the_language_are_unknown() -> None:
         open("f")
 
     assert "this builtin function is not part of the kernel language" in str(refuse(k))
+
+
+# -- early return -----------------------------------------------------------------------------------------------------
+@qd.real_func
+def first_above(x: X, limit: qd.f32) -> qd.i32:
+    for i in range(x.shape[0]):
+        if x[i] < 0:
+            continue
+        for j in range(2):
+            if x[i] + j > limit:
+                return 10 * i + j
+    return -1
+
+
+def test_real_functions_return_from_loops() -> None:
+    def k(x: X, limit: qd.f32) -> qd.i32:
+        return first_above(x, limit)
+
+    x = np.array([1, -9, 3, 5], np.float32)
+    assert [run(k, x, limit).result for limit in (0.5, 1.5, 3.5, 9.0)] == [0, 1, 21, -1]
+
+
+def test_nothing_is_executed_after_a_return() -> None:
+    @qd.real_func
+    def f(x: X, n: qd.i32) -> vec2:
+        if n > 0:
+            x[0] = 1
+            if n > 5:
+                return [n, 1]
+            x[0] += 1
+        k = 0
+        while k < 100:
+            k += 1
+            if k == n:
+                return [k, 2]
+        x[0] += 10
+        return [k, 3]
+
+    def kernel(x: X, n: qd.i32) -> vec2:
+        return f(x, n)
+
+    for n, wanted, left in ((7, [7, 1], 1), (3, [3, 2], 2), (-1, [100, 3], 10)):
+        x = np.zeros(1, np.float32)
+        assert run(kernel, x, n).result.tolist() == wanted
+        assert x[0] == left
+
+
+def test_real_functions_with_several_results_and_none() -> None:
+    @qd.real_func
+    def split(n: qd.i32) -> tuple[qd.i32, qd.f32]:
+        if n > 2:
+            return n, 0.5
+        return 0, 1.5
+
+    @qd.real_func
+    def limit(x: X, i: qd.i32):
+        if x[i] < 3:
+            return
+        x[i] = 3
+
+    def k(x: X) -> qd.f32:
+        for i in x:
+            a, b = split(i)
+            limit(x, i)
+            x[i] += a * 100 + b
+        return x[0]
+
+    x = np.array([1, 2, 3, 4], np.float32)
+    run(k, x)
+    assert x.tolist() == [2.5, 3.5, 4.5, 303.5]

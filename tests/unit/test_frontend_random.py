@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 VARIABLES = ("a", "b", "c", "d")
-HEADER = """def k(p: int, q: int) -> int:
+HEADER = """def body(p: int, q: int) -> int:
     a, b, c, d = p, q, 1, 2
     v = [p, q, 3]
     result = 0
@@ -84,7 +84,8 @@ def statements(draw: st.DrawFn, indent: int, depth: int, loops: int) -> list[str
     if kind == 3:
         if draw(st.booleans()):
             return [f"{pad}a, {draw(st.sampled_from('bcd'))} = {draw(expressions(1))}, {draw(expressions(1))}"]
-        return [f"{pad}if {draw(conditions())}:", f"{pad}    {draw(st.sampled_from(('break', 'continue')))}"]
+        leave = draw(st.sampled_from(("break", "continue", f"return {draw(expressions(1))}")))
+        return [f"{pad}if {draw(conditions())}:", f"{pad}    {leave}"]
     if kind in (4, 5, 6):
         lines = [f"{pad}if {draw(conditions())}:", *draw(blocks(indent + 4, depth - 1, loops))]
         if draw(st.booleans()):
@@ -121,12 +122,19 @@ def define(lines: list[str]) -> tuple[Callable[..., Any], str]:
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     scope: dict[str, Any] = {"qd": qd, "twice": twice}
     exec(compile(text, file, "exec"), scope)
-    return scope["k"], text
+    return scope["body"], text
 
 
 @pytest.mark.parametrize("arguments", [(3, 8), (-4, 5)])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(lines=blocks(8, 3, 1))
 def test_kernels_compute_what_python_computes(arguments: tuple[int, int], lines: list[str]) -> None:
-    kernel, text = define(lines)
-    assert run(kernel, *arguments, default_ip=qd.i64).result == kernel(*arguments), text
+    body, text = define(lines)
+    function = qd.real_func(body)
+
+    def kernel(p: qd.i64, q: qd.i64) -> qd.i64:
+        return function(p, q)
+
+    assert run(kernel, *arguments, default_ip=qd.i64).result == body(*arguments), text
+    if "return" not in "".join(lines):
+        assert run(body, *arguments, default_ip=qd.i64).result == body(*arguments), text
