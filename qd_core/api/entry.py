@@ -15,6 +15,7 @@ import numpy as np
 
 from qd_core.api.specialize import Specialisation
 from qd_core.api.templates import fingerprint
+from qd_core.frontend.functions import Func
 from qd_core.frontend.members import Member
 from qd_core.frontend.signature import ArgType, ArrayArg, FieldsArg, ObjectArg, ScalarArg, TemplateArg
 from qd_core.runtime.arguments import ArrayView
@@ -27,7 +28,7 @@ HOPS = ("grad", "dual")
 MISS: Any = type("MISS", (), {"__repr__": lambda self: "MISS"})()
 """What the native entry returns where no plan fits its leaves."""
 
-_IDENTICAL = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType, type(None))
+_IDENTICAL = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType, type(None), Func)
 
 
 def miss(*_: Any) -> Any:
@@ -139,6 +140,8 @@ def _expression(route: Route, member: Member, parameters: Sequence[str]) -> str:
     for kind, key in member.steps:
         if kind == "attr":
             text += f".{key}"
+        elif kind == "has":
+            text = f"({_name(route, key)} in {text})"
         else:
             text += f"[{_name(route, key)}]"
     return text
@@ -181,7 +184,8 @@ def _add_check(route: Route, condition: str | None) -> bool:
 
 def _object_check(route: Route, variable: str, kind: ObjectArg) -> str:
     if isinstance(kind.key, tuple):
-        return f"{variable}.__class__ is {_name(route, kind.key[0])} and len({variable}) == {kind.key[1]}"
+        size = "bool" if isinstance(kind.key[1], bool) else "len"
+        return f"{variable}.__class__ is {_name(route, kind.key[0])} and {size}({variable}) == {kind.key[1]}"
     return f"{variable}.__class__ is {_name(route, kind.key)}"
 
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from qd_core.api.matrix import Matrix
 from qd_core.api.binding import Bound, bind_argument, bind_call
 from qd_core.api.specialize import BoundKernel, Specialisation
+from qd_core.api.structs import Struct
 from qd_core.autodiff.forward import forward
 from qd_core.autodiff.reverse import reverse
-from qd_core.backend.contract import CompileOptions
+from qd_core.backend.contract import Access, CompileOptions
 from qd_core.errors import LaunchError
 from qd_core.frontend.lower import Lowered, LowerOptions, lower_kernel
 from qd_core.frontend.signature import ArgType, KernelInfo, is_method, kernel_info
@@ -63,6 +64,7 @@ class Kernel:
         self.info = info if info is not None else kernel_info(function)
         self.mode = mode
         self._specs: dict[Any, list[Specialisation]] = {}
+        self._method = is_method(self.info.function)
         self._native: Any = None
         self._entry: Callable[..., Any] | None = None
 
@@ -80,7 +82,7 @@ class Kernel:
         return self.launch(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None or not is_method(self.info.function) else BoundKernel(self, instance)
+        return BoundKernel(self, instance) if instance is not None and self._method else self
 
     def launch(self, *args: Any, **kwargs: Any) -> Any:
         """Launch through the Python packer; the second launch with such arguments installs a native plan for those to come.
@@ -187,6 +189,12 @@ class Kernel:
         bound, types, _ = self._bind(args, kwargs or {})
         return self._lower(types, bound).function, bound
 
+    def written_paths(self, args: Sequence[Any]) -> frozenset[str]:
+        """Paths of the arrays that a launch with these arguments writes."""
+        executable, _ = self._prepare(args, {})
+        written = (Access.WRITE, Access.READ_WRITE)
+        return frozenset(a.path for a in executable.table.arrays if a.access in written and a.path not in executable.supplied)
+
     def executable_of(self, runtime: Runtime, function: Function) -> Executable:
         """Compile a function for this kernel's mode: what `lowered` gave, or a derivative of it."""
         return self._finish(runtime, function)
@@ -244,7 +252,7 @@ class Kernel:
 def results_of(function: Function) -> Results | None:
     """How to rebuild the kernel's value; None when it returns nothing."""
     specs = function.attrs.get("returns")
-    return Results(specs, function.attrs["return_tuple"], Matrix, dict) if specs else None
+    return Results(specs, function.attrs["return_tuple"], Matrix, Struct) if specs else None
 
 
 def lower_options(options: Options) -> LowerOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -57,24 +58,16 @@ class Specialisation:
         return trial
 
 
-class BoundKernel:
-    """A kernel taken from an instance, which is its first argument."""
-
-    __slots__ = ("__self__", "kernel")
-
-    def __init__(self, kernel: Any, instance: Any) -> None:
-        self.kernel, self.__self__ = kernel, instance
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.kernel(self.__self__, *args, **kwargs)
+class BoundKernel(functools.partial):  # type: ignore[type-arg]
+    """A kernel taken from an instance, which is its first argument; calling it does not pass through Python."""
 
     @property
     def grad(self) -> BoundKernel:
         """The reverse-mode kernel of the instance."""
-        return BoundKernel(self.kernel.grad, self.__self__)
+        return BoundKernel(self.func.grad, *self.args)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.kernel, name)
+        return getattr(self.func, name)
 
     def __repr__(self) -> str:
-        return f"<bound {self.kernel!r} of {self.__self__!r}>"
+        return f"<bound {self.func!r} of {self.args[0]!r}>"

@@ -18,6 +18,7 @@ import numpy as np
 from qd_core.dtypes import DType
 from qd_core.errors import QuadrantsRuntimeTypeError
 from qd_core.frontend.annotations import MatrixType, StructType, Template
+from qd_core.frontend.functions import Func
 from qd_core.frontend.members import Whole
 from qd_core.frontend.signature import EMPTY, ArgType, ArrayArg, FieldsArg, ObjectArg, StructArg, TemplateArg
 from qd_core.runtime.array import Ndarray
@@ -33,7 +34,7 @@ __all__ = ["bind_dataclass", "bind_struct", "bind_template", "fingerprint", "is_
 def bind_template(bound: Bound, path: str, annotation: Any, value: Any) -> ArgType:
     """Bind a template argument, a member of one, or an object outside the kernel."""
     if isinstance(value, Whole):
-        return TemplateArg(_everything(value.value, {}), value.value)
+        return TemplateArg(_Same(value.value) if value.identity else _everything(value.value, {}), value.value)
     if isinstance(value, (Field, Ndarray)):
         return bind_placed(bound, path, value, annotated=annotation is not EMPTY)
     if hasattr(value, "__qd_fields__") and not isinstance(value, type):
@@ -46,6 +47,8 @@ def bind_template(bound: Bound, path: str, annotation: Any, value: Any) -> ArgTy
         return TemplateArg(key, value)
     if isinstance(value, (list, tuple, dict, set, frozenset)):
         return ObjectArg((type(value), len(value)), value)  # pyright: ignore[reportUnknownArgumentType]
+    if hasattr(type(value), "__bool__") or hasattr(type(value), "__len__"):
+        return ObjectArg((type(value), bool(value)), value)
     return ObjectArg(type(value), value)
 
 
@@ -99,7 +102,7 @@ def fingerprint(value: Any) -> Hashable | None:
         return type(value), _bits(value)
     if isinstance(value, slice):
         return type(value), value.start, value.stop, value.step
-    if isinstance(value, _ATOMS) or isinstance(value, _BY_EQUALITY) or hasattr(value, "__qd_function__"):
+    if isinstance(value, _ATOMS) or isinstance(value, _BY_EQUALITY) or isinstance(value, Func):
         return type(value), value
     if isinstance(value, np.ndarray):
         return type(value), value.dtype.str, value.shape, value.tobytes()

@@ -417,9 +417,11 @@ def _compare(ctx: Lowering, name: str, a: Value, b: Value, node: ast.AST) -> Val
 
 
 def _identity(ctx: Lowering, op: type[ast.cmpop], a: Any, b: Any, node: ast.AST) -> bool:
-    """``is``, ``is not``, ``in``, ``not in``: on compile-time objects only."""
+    """``is``, ``is not``, ``in``, ``not in``: on compile-time objects only; with None, on anything."""
+    if op in (ast.Is, ast.IsNot) and (a is None or b is None):
+        return (a is b) is (op is ast.Is)
     known = not any(isinstance(v, (Value, MatrixValue)) for v in (a, b))
-    if not known or not (ctx.static_depth or a is None or b is None):
+    if not known or not ctx.static_depth:
         ctx.syntax_error(
             f"Operator {_WORDS[op]!r} is only supported in qd.static", node, hint="wrap the comparison: qd.static(...)"
         )

@@ -74,11 +74,8 @@ def _attribute_call(ctx: Lowering, node: ast.Call, func: ast.Attribute) -> Any:
         from qd_core.frontend.attributes import attribute_of
 
         return call(ctx, node, attribute_of(ctx, base, func.attr, func))
-    return call(
-        ctx,
-        node,
-        ctx.compile_time(lambda: getattr(base, func.attr), func, f"the attribute {func.attr!r} of {describe(base)}"),
-    )
+    found = ctx.compile_time(lambda: getattr(base, func.attr), func, f"the attribute {func.attr!r} of {describe(base)}")
+    return call(ctx, node, ctx.method(base, func.attr, found))
 
 
 def arguments(ctx: Lowering, node: ast.Call) -> tuple[list[Any], dict[str, Any]]:
@@ -144,7 +141,7 @@ def _python_call(ctx: Lowering, node: ast.Call, function: Any, args: list[Any], 
             why="only functions of the kernel language can compute with run-time values",
             hint="decorate it with @qd.func, or use the function of that name in qd",
         )
-    for part in (getattr(function, "__self__", None), *args, *kwargs.values()):
+    for part in (function, getattr(function, "__self__", None), *args, *kwargs.values()):
         ctx.members.whole(part)
     return ctx.python_object(ctx.compile_time(lambda: function(*args, **kwargs), node, f"{name}(...)"), str(name))
 

@@ -73,6 +73,8 @@ def _len(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) 
         ctx.type_error(
             f"{describe(value)} has no length", node, hint="use x.shape[0]" if isinstance(value, ArrayRef) else ""
         )
+    if not isinstance(value, (list, tuple, dict)):
+        ctx.members.whole(value)
     return ctx.compile_time(lambda: len(value), node, "len(...)")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from qd_core import dtypes as dt
@@ -97,6 +97,7 @@ def _unaryop(ctx: Lowering, node: ast.UnaryOp) -> Any:
 @expression(ast.Compare)
 def _compare(ctx: Lowering, node: ast.Compare) -> Any:
     values = [ctx.expr(n) for n in (node.left, *node.comparators)]
+    _remember_compared(ctx, node, values)
     result: Any = None
     for op, a, b in zip(node.ops, values, values[1:], strict=False):
         one = compare(ctx, op.__class__, a, b, node)
@@ -107,6 +108,16 @@ def _compare(ctx: Lowering, node: ast.Compare) -> Any:
         else:
             result = elementwise(ctx, lambda x, y: ctx.builder.emit("and", x, y), (result, one), node)
     return result
+
+
+def _remember_compared(ctx: Lowering, node: ast.Compare, values: Sequence[Any]) -> None:
+    """Objects that came with an argument and are compared while compiling: what decides the result is remembered."""
+    if any(isinstance(v, Value) for v in values):
+        return
+    known = any(v is None for v in values)  # the class is remembered in any case
+    by_identity = all(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops)
+    for value in () if known and by_identity else values:
+        (ctx.members.identity if by_identity else ctx.members.whole)(value)
 
 
 # -- choices ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What a kernel reads of objects: members of `self`, of templates and dataclasses, and arrays outside the kernel.
 
-While a kernel is lowered, each read is bound like an argument and remembered with the way to it. A launch reads the same members again: equal
+While a kernel is lowered, each read is bound like an argument and remembered with the way to it. A launch reads the
+same members again: equal
 types mean the same compiled kernel, so a member that changed is seen. Nothing that the kernel does not read takes part.
 """
 
@@ -10,9 +11,10 @@ import dataclasses
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
+from qd_core.frontend.functions import BoundFunc
 from qd_core.frontend.signature import EMPTY, ArgType, ObjectArg
 
 __all__ = ["Binder", "Member", "Members", "member_annotations"]
@@ -23,9 +25,11 @@ Binder = Callable[[str, Any, Any], ArgType]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """The way to a value: from the argument ``root``, or from the object ``fixed`` where that is ``""``, by attributes and items.
+    """The way to a value: from the argument ``root``, or from the object ``fixed`` where that is ``""``, by attributes
+    and items.
 
-    ``whole`` asks for everything inside it, because Python code that cannot be looked into was given it.
+    ``whole`` asks for everything inside it, because Python code that cannot be looked into was given it; ``identity`` for
+    which object it is.
     """
 
     root: str
@@ -34,6 +38,7 @@ class Member:
     annotation: Any = EMPTY
     fixed: Any = None
     whole: bool = False
+    identity: bool = False
 
     @property
     def path(self) -> str:
@@ -41,16 +46,22 @@ class Member:
         return self.name
 
     def step(self, kind: str, key: Any, annotation: Any = EMPTY) -> Member:
-        """The way to the attribute (``kind`` is ``"attr"``) or item ``key`` of this."""
-        name = f"{self.name}.{key}" if kind == "attr" else f"{self.name}[{key!r}]"
+        """The way to the attribute (``kind`` is ``"attr"``) or item (``"item"``) ``key`` of this, or whether it has that (``"has"``)."""
+        name = (
+            f"{self.name}.{key}"
+            if kind == "attr"
+            else f"{self.name}[{key!r}]"
+            if kind == "item"
+            else f"{key} in {self.name}"
+        )
         return Member(self.root, name, (*self.steps, (kind, key)), annotation, self.fixed)
 
     def read(self, arguments: Mapping[str, Any]) -> Any:
         """Return the value now; `AttributeError` or `LookupError` when it is gone."""
         value = arguments[self.root] if self.root else self.fixed
         for kind, key in self.steps:
-            value = getattr(value, key) if kind == "attr" else value[key]
-        return Whole(value) if self.whole else value
+            value = getattr(value, key) if kind == "attr" else value[key] if kind == "item" else key in value
+        return Whole(value, self.identity) if self.whole else value
 
 
 class Members:
@@ -101,21 +112,38 @@ class Members:
         member = self.origin(value)
         if member is not None:
             self.observe(replace(member, name=f"{member.name}.*", whole=True, annotation=EMPTY), Whole(value))
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                self.whole(item)
+        elif isinstance(value, dict):
+            for item in value.values():
+                self.whole(item)
+
+    def identity(self, value: Any) -> None:
+        """Remember that it matters which object this is."""
+        member = self.origin(value)
+        if member is not None:
+            mark = replace(member, name=f"{member.name}.is", whole=True, identity=True, annotation=EMPTY)
+            self.observe(mark, Whole(value, identity=True))
 
     def _remember(self, member: Member, value: Any) -> None:
         known = self._origins.setdefault(id(value), (value, member))[1]
         if known is not member:
             self.same.append((known, member))
+        if isinstance(value, BoundFunc):
+            self.observe(member.step("attr", "func"), value.func)
+            self.observe(member.step("attr", "instance"), value.instance)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whole:
-    """An object with everything inside it, as a value to bind."""
+    """An object with everything inside it, or just which one it is, as a value to bind."""
 
     value: Any
+    identity: bool = False
 
 
-@lru_cache(maxsize=None)
+@cache
 def member_annotations(cls: type) -> dict[str, Any]:
     """Annotations of a dataclass, evaluated, by member name."""
     names = [f.name for f in dataclasses.fields(cls)]
