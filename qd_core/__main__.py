@@ -9,9 +9,14 @@ from importlib import import_module
 
 COMMANDS = {
     "doctor": "list every backend, whether it works here, and what to do if not",
+    "new-backend": "write a distribution with a backend that works, to start from",
     "fuzz": "run random kernels on a backend and compare with the reference",
 }
 """Name of each module of `qd_core.cli`, and what it does."""
+
+
+def _module(command: str) -> str:
+    return f"qd_core.cli.{command.replace('-', '_')}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,9 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, purpose in COMMANDS.items():
         command = table.add_parser(name, help=purpose, description=purpose)
         if name in words[:1]:
-            import_module(f"qd_core.cli.{name}").configure(command)
+            import_module(_module(name)).configure(command)
     options = parser.parse_args(words)
-    return int(import_module(f"qd_core.cli.{options.command}").run(options))
+    return int(import_module(_module(options.command)).run(options))
 
 
 if __name__ == "__main__":
