@@ -489,3 +489,41 @@ def test_iteration_numbers_are_linear() -> None:
     log_words = _log(10)
     run_cpu(program([x, log], task([None] * 3, body), sites=sites), [values, log_words], values.shape)
     assert log_words[5] == np.ravel_multi_index((2, 1, 17), values.shape)
+
+
+@pytest.mark.parametrize("lanes", [2, 32, 64])
+def test_any_number_of_lanes(lanes: int) -> None:
+    """Masks as integers of every width: messages, atomics with old values, gathers and the last active lane."""
+    x, y, z, log = array("x", dt.i32), array("y", dt.i32), array("z", dt.i32, 0), array("log", dt.i64, role=Role.LOG)
+    sites = (Site("assert", "", ("i32",), ""), Site("print", (), ("i32",), ""))
+
+    def body(b: Any, i: Any) -> None:
+        v = b.load(x, [i])
+
+        def large() -> Any:
+            old = b.atomic(
+                "add", y, [b.emit("mod", v, b.const(dt.i32, 3))], b.load(x, [b.emit("raw_div", v, b.const(dt.i32, 2))])
+            )
+            b.store(z, [], b.emit("add", old, v))
+            b.generic("print", None, (v,), {"parts": (), "site": 1})
+            b.check("assert", b.emit("ne", i, b.const(dt.i32, 77)), [v], site=0)
+            return ()
+
+        branch(b, b.emit("gt", v, b.const(dt.i32, 4)), large)
+
+    p = program([x, y, z, log], task([None], body), sites=sites)
+    values = [
+        np.random.default_rng(1).integers(0, 9, 150).astype(np.int32),
+        np.zeros(3, np.int32),
+        np.array(0, np.int32),
+    ]
+    values[0][77] = 8
+    mine, theirs = ([v.copy() for v in [*values, _log(1000)]] for _ in range(2))
+    run_cpu(p, mine, [150], CompileOptions(fast_math=False, lanes=lanes))
+    run_reference(p, theirs, [150])
+    for a, b in zip(mine[:3], theirs[:3], strict=True):
+        np.testing.assert_array_equal(a, b)
+    ours, want = (decode(w[3][: 4 + w[3][0]], p.sites) for w in (mine, theirs))
+    key = lambda record: (record[0].kind, record[1])  # noqa: E731
+    assert sorted(ours, key=key) == sorted(want, key=key)
+    assert mine[3][3] == 1

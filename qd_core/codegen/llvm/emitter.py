@@ -258,13 +258,20 @@ class Emitter:
         n = self.lanes
         zeros = self.once(("zeros", self.mask), f"call i{n} @llvm.ctlz.i{n}(i{n} {self.bits(self.mask)}, i1 true)")
         less = self.once(("below", self.mask), f"sub i{n} {n - 1}, {zeros}")
-        return less if n == 32 else self.once(("last", self.mask), f"zext i{n} {less} to i32")
+        return self.lane_number(less)
 
     def first_active(self, mask: str) -> str:
         """Return the number (i32) of the first active lane of ``mask``, which must have one."""
         n = self.lanes
         zeros = self.new(f"call i{n} @llvm.cttz.i{n}(i{n} {self.bits(mask)}, i1 true)")
-        return zeros if n == 32 else self.new(f"zext i{n} {zeros} to i32")
+        return self.lane_number(zeros)
+
+    def lane_number(self, bits: str) -> str:
+        """Return the number of a lane, counted in an integer of as many bits as there are lanes, as i32."""
+        n = self.lanes
+        if n == 32:
+            return bits
+        return self.once(("lane", bits), f"{'zext' if n < 32 else 'trunc'} i{n} {bits} to i32")
 
     # -- parameters -----------------------------------------------------------------------------------------------
     def word(self, number: int, type: str = "i64") -> str:

@@ -132,7 +132,7 @@ def _print(em: Emitter, node: Node) -> None:
     at = len(em.lines) - 1
     zeros = em.new(f"call i{n} @llvm.cttz.i{n}(i{n} {left}, i1 true)")
     with em.scope():
-        _record(em, node, zeros if n == 32 else em.new(f"zext i{n} {zeros} to i32"))
+        _record(em, node, em.lane_number(zeros))
     rest = em.new(f"and i{n} {left}, {em.new(f'sub i{n} {left}, 1')}")
     em.lines[at] += f"phi i{n} [ {active}, %{before} ], [ {rest}, %{head} ]"
     em.branch(em.new(f"icmp eq i{n} {rest}, 0"), done, head)
