@@ -7,10 +7,11 @@ square of the matrix's size, not with the number of rotations.
 
 from __future__ import annotations
 
+from typing import Any
+
 from qd_core import dtypes as dt
 from qd_core.api import ops as qd
 from qd_core.api.matrix import Matrix, Vector
-from qd_core.frontend.annotations import Template
 
 __all__ = ["make_spd", "polar_decompose", "solve", "svd", "sym_eig"]
 
@@ -27,7 +28,7 @@ def _sweeps(dtype: dt.DType) -> int:
 
 
 @qd.func
-def _rotation(app, aqq, apq):
+def _rotation(app: Any, aqq: Any, apq: Any) -> Any:
     """Cosine and sine of the rotation that makes the off-diagonal element of a symmetric 2 x 2 matrix zero."""
     c, s = qd.one(app), qd.zero(app)
     if apq != 0:
@@ -40,19 +41,19 @@ def _rotation(app, aqq, apq):
 
 
 @qd.func
-def _columns(m):
+def _columns(m: Any) -> Any:
     """Columns of a matrix as a list of vectors."""
     return [Vector([m[k, j] for k in range(m.n)]) for j in range(m.m)]
 
 
 @qd.func
-def _unit_vectors(m):
+def _unit_vectors(m: Any) -> Any:
     """Columns of the unit matrix of the size and type of ``m``."""
     return _columns(Matrix.identity(m.dtype, m.n))
 
 
 @qd.func
-def sym_eig(A, dt: Template = None):
+def sym_eig(A: Any, dt: Any = None) -> Any:
     """Eigenvalues (descending) and eigenvectors (columns) of a symmetric matrix of at most 6 x 6.
 
     Parameters
@@ -86,7 +87,7 @@ def sym_eig(A, dt: Template = None):
 
 
 @qd.func
-def _unit_or(v, otherwise):
+def _unit_or(v: Any, otherwise: Any) -> Any:
     """``v`` at length one; ``otherwise`` where it is zero."""
     length = v.norm()
     u = otherwise
@@ -96,7 +97,7 @@ def _unit_or(v, otherwise):
 
 
 @qd.func
-def _orthogonal(u):
+def _orthogonal(u: Any) -> Any:
     """A unit vector orthogonal to the unit 3-vector ``u``."""
     other = u.cross(Vector([1, 0, 0]))
     if abs(u[0]) > 0.7:
@@ -105,7 +106,7 @@ def _orthogonal(u):
 
 
 @qd.func
-def svd(A, dt: Template = None):
+def svd(A: Any, dt: Any = None) -> Any:
     """Singular value decomposition of a 2 x 2 or 3 x 3 matrix by one-sided Jacobi rotations.
 
     Parameters
@@ -118,7 +119,7 @@ def svd(A, dt: Template = None):
     Returns
     -------
     (matrix, matrix, matrix)
-        U, S, V with ``A = U @ S @ V.transpose()``. U and V are rotations; S is diagonal with entries in descending order
+        U, S, V with ``A = U @ S @ V.transpose()``. U and V are rotations; S is diagonal, its entries in descending order
         of magnitude, of which the last is negative where the determinant is.
     """
     m = A if qd.static(dt is None) else qd.cast(A, dt)
@@ -142,21 +143,20 @@ def svd(A, dt: Template = None):
 
 
 @qd.func
-def _left_vectors(b: Template):
+def _left_vectors(b: Any) -> Any:
     """Right-handed orthonormal vectors along orthogonal ones in descending order of length."""
     first = _unit_or(b[0], b[0] * 0 + Vector.unit(len(b), 0))
-    u = [first, Vector([-first[1], first[0]])] if qd.static(len(b) == 2) else _right_handed(first, b[1])
-    return u
+    return [first, Vector([-first[1], first[0]])] if qd.static(len(b) == 2) else _right_handed(first, b[1])
 
 
 @qd.func
-def _right_handed(first, along):
+def _right_handed(first: Any, along: Any) -> Any:
     second = _unit_or(along - first * first.dot(along), _orthogonal(first))
     return [first, second, first.cross(second)]
 
 
 @qd.func
-def polar_decompose(A, dt: Template = None):
+def polar_decompose(A: Any, dt: Any = None) -> Any:
     """Rotation U and symmetric matrix P with ``A = U @ P``, of a 2 x 2 or 3 x 3 matrix.
 
     P is positive semidefinite where the determinant of A is not negative; U is always a rotation.
@@ -166,7 +166,7 @@ def polar_decompose(A, dt: Template = None):
 
 
 @qd.func
-def make_spd(A, dt: Template = None):
+def make_spd(A: Any, dt: Any = None) -> Any:
     """Nearest positive semidefinite matrix of a symmetric matrix of at most 6 x 6: negative eigenvalues become zero."""
     w, v = sym_eig(A, dt)
     u = _columns(v)
@@ -174,7 +174,7 @@ def make_spd(A, dt: Template = None):
 
 
 @qd.func
-def solve(A, b, dt: Template = None):
+def solve(A: Any, b: Any, dt: Any = None) -> Any:
     """Solution x of ``A @ x = b`` for a small matrix, by Gaussian elimination with partial pivoting."""
     m = A if qd.static(dt is None) else qd.cast(A, dt)
     x = b if qd.static(dt is None) else qd.cast(b, dt)

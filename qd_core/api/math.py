@@ -7,6 +7,7 @@ They work in kernels and in Python scope. Definitions: OpenGL Shading Language 4
 from __future__ import annotations
 
 import math as _math
+from typing import Any
 
 from qd_core import dtypes as dt
 from qd_core.api import ops as qd
@@ -33,7 +34,7 @@ from qd_core.api.ops import (
     tan,
     tanh,
 )
-from qd_core.frontend.annotations import MatrixType, Template
+from qd_core.frontend.annotations import MatrixType
 
 __all__ = [
     "acos", "asin", "atan2", "cconj", "cdiv", "ceil", "cexp", "cinv", "clamp", "clog", "clz", "cmul", "cos", "cpow",
@@ -54,105 +55,105 @@ mat2, mat3, mat4 = (MatrixType((n, n), float) for n in (2, 3, 4))
 
 # -- common functions -------------------------------------------------------------------------------------------------
 @qd.pyfunc
-def clamp(x, xmin, xmax):
+def clamp(x: Any, xmin: Any, xmax: Any) -> Any:
     """``x`` limited to the interval [xmin, xmax]."""
     return qd.min(xmax, qd.max(xmin, x))
 
 
 @qd.pyfunc
-def mix(x, y, a):
+def mix(x: Any, y: Any, a: Any) -> Any:
     """Linear interpolation: ``x`` at a = 0, ``y`` at a = 1."""
     return x * (1.0 - a) + y * a
 
 
 @qd.pyfunc
-def step(edge, x):
+def step(edge: Any, x: Any) -> Any:
     """0 below ``edge``, else 1."""
     return qd.select(x >= edge, 1.0, 0.0)
 
 
 @qd.pyfunc
-def smoothstep(edge0, edge1, x):
+def smoothstep(edge0: Any, edge1: Any, x: Any) -> Any:
     """0 below ``edge0``, 1 above ``edge1``, and a smooth cubic between."""
     t = qd.min(1.0, qd.max(0.0, (x - edge0) / (edge1 - edge0)))
     return t * t * (3.0 - 2.0 * t)
 
 
 @qd.pyfunc
-def fract(x):
+def fract(x: Any) -> Any:
     """Fractional part, ``x - floor(x)``."""
     return x - qd.floor(x)
 
 
 @qd.pyfunc
-def mod(x, y):
+def mod(x: Any, y: Any) -> Any:
     """``x - y * floor(x / y)``."""
     return x - y * qd.floor(x / y)
 
 
 @qd.pyfunc
-def sign(x):
+def sign(x: Any) -> Any:
     """-1, 0 or 1 by sign, in the type of ``x``."""
     return qd.sgn(x)
 
 
 @qd.pyfunc
-def degrees(x):
+def degrees(x: Any) -> Any:
     """Radians to degrees."""
     return x * (180.0 / pi)
 
 
 @qd.pyfunc
-def radians(x):
+def radians(x: Any) -> Any:
     """Degrees to radians."""
     return x * (pi / 180.0)
 
 
 @qd.pyfunc
-def log2(x):
+def log2(x: Any) -> Any:
     """Logarithm to base 2."""
     return qd.log(x) * (1.0 / _math.log(2.0))
 
 
 # -- geometry ---------------------------------------------------------------------------------------------------------
 @qd.pyfunc
-def dot(x, y):
+def dot(x: Any, y: Any) -> Any:
     """Inner product."""
     return x.dot(y)
 
 
 @qd.pyfunc
-def cross(x, y):
+def cross(x: Any, y: Any) -> Any:
     """Cross product."""
     return x.cross(y)
 
 
 @qd.pyfunc
-def length(x):
+def length(x: Any) -> Any:
     """Euclidean norm."""
     return x.norm()
 
 
 @qd.pyfunc
-def distance(x, y):
+def distance(x: Any, y: Any) -> Any:
     """Length of the difference."""
     return (x - y).norm()
 
 
 @qd.pyfunc
-def normalize(v):
+def normalize(v: Any) -> Any:
     """Vector of length one in the direction of ``v``."""
     return v / v.norm()
 
 
 @qd.pyfunc
-def reflect(x, n):
+def reflect(x: Any, n: Any) -> Any:
     """Direction ``x`` reflected at a surface of unit normal ``n``."""
     return x - 2.0 * x.dot(n) * n
 
 
 @qd.pyfunc
-def refract(x, n, eta):
+def refract(x: Any, n: Any, eta: Any) -> Any:
     """Unit direction ``x`` refracted at a surface of unit normal ``n``; zero at total reflection. ``eta``: ratio of the
     indices.
     """
@@ -163,87 +164,87 @@ def refract(x, n, eta):
 
 
 @qd.pyfunc
-def inverse(m):
+def inverse(m: Any) -> Any:
     """Inverse of a matrix."""
     return m.inverse()
 
 
 @qd.pyfunc
-def determinant(m):
+def determinant(m: Any) -> Any:
     """Determinant of a matrix."""
     return m.determinant()
 
 
 @qd.pyfunc
-def rotation2d(angle):
+def rotation2d(angle: Any) -> Any:
     """Matrix that turns column vectors of the plane by ``angle`` radians counter-clockwise."""
     c, s = qd.cos(angle), qd.sin(angle)
     return Matrix([[c, -s], [s, c]])
 
 
 @qd.pyfunc
-def vdir(angle):
+def vdir(angle: Any) -> Any:
     """Unit vector of the plane at ``angle`` radians from the first axis."""
     return Vector([qd.cos(angle), qd.sin(angle)])
 
 
 @qd.pyfunc
-def eye(n: Template):
+def eye(n: Any) -> Any:
     """Unit matrix of n x n reals."""
     return Matrix.identity(float, n)
 
 
 # -- complex numbers as vectors (re, im) ------------------------------------------------------------------------------
 @qd.pyfunc
-def cmul(x, y):
+def cmul(x: Any, y: Any) -> Any:
     """Product."""
     return Vector([x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]])
 
 
 @qd.pyfunc
-def cconj(z):
+def cconj(z: Any) -> Any:
     """Complex conjugate."""
     return Vector([z[0], -z[1]])
 
 
 @qd.pyfunc
-def cinv(z):
+def cinv(z: Any) -> Any:
     """Reciprocal."""
     return Vector([z[0], -z[1]]) / z.dot(z)
 
 
 @qd.pyfunc
-def cdiv(x, y):
+def cdiv(x: Any, y: Any) -> Any:
     """Quotient."""
     return cmul(x, cinv(y))
 
 
 @qd.pyfunc
-def cexp(z):
+def cexp(z: Any) -> Any:
     """Exponential function."""
     return qd.exp(z[0]) * vdir(z[1])
 
 
 @qd.pyfunc
-def clog(z):
+def clog(z: Any) -> Any:
     """Principal logarithm."""
     return Vector([qd.log(z.norm()), qd.atan2(z[1], z[0])])
 
 
 @qd.pyfunc
-def csqrt(z):
+def csqrt(z: Any) -> Any:
     """Principal square root."""
     return qd.sqrt(z.norm()) * vdir(0.5 * qd.atan2(z[1], z[0]))
 
 
 @qd.pyfunc
-def cpow(z, n):
+def cpow(z: Any, n: Any) -> Any:
     """Real power ``n``, principal value."""
     return qd.pow(z.norm(), n) * vdir(n * qd.atan2(z[1], z[0]))
 
 
 # -- bits -------------------------------------------------------------------------------------------------------------
 @qd.pyfunc
-def ffs(x):
+def ffs(x: Any) -> Any:
     """Position of the lowest one bit of a 32-bit integer, counted from 1; 0 where there is none."""
     return 32 - clz(x & -x)

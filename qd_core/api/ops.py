@@ -27,8 +27,8 @@ __all__ = [
     "abs", "acos", "asin", "assume_in_range", "atan2", "atomic_add", "atomic_and", "atomic_max", "atomic_min",
     "atomic_or", "atomic_sub", "atomic_xor", "bit_cast", "bit_shr", "cast", "ceil", "clz", "cos", "exp", "floor",
     "func", "grouped", "isinf", "isnan", "log", "loop_config", "max", "min", "ndrange", "one", "popcnt", "pow",
-    "pyfunc", "raw_div", "raw_mod", "real_func", "round", "rsqrt", "select", "sgn", "sin", "sqrt", "static", "static_assert",
-    "static_print", "stop_grad", "tan", "tanh", "volatile_load", "zero",
+    "pyfunc", "raw_div", "raw_mod", "real_func", "round", "rsqrt", "select", "sgn", "sin", "sqrt", "static",
+    "static_assert", "static_print", "stop_grad", "tan", "tanh", "volatile_load", "zero",
 ]  # fmt: skip
 
 OnArrays = Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]

@@ -1,6 +1,7 @@
 """Control that leaves a block before its end: the pseudo-variables behind `break`, `continue` and early `return`.
 
-They are truth values among the variables of a scope, so that run-time branches and loops merge and carry them like any other. Code
+They are truth values among the variables of a scope, so that run-time branches and loops merge and carry them like any
+other. Code
 after a statement that may have left is put under the condition that it has not.
 """
 
@@ -83,8 +84,8 @@ def declare_early(ctx: Lowering, frame: Frame, node: ast.AST) -> None:
     if not types:
         return
     kinds = [annotated_type(t, ctx.options.default_ip, ctx.options.default_fp) for t in types]
-    zeros = tuple(_zero(ctx, k, node) for k in kinds)
-    frame.scope.declare(RESULT, zeros if len(zeros) > 1 else zeros[0])
+    zeros = [_zero(ctx, k, node) for k in kinds]
+    frame.scope.declare(RESULT, tuple(zeros) if len(zeros) > 1 else zeros[0])
 
 
 def _zero(ctx: Lowering, kind: Any, node: ast.AST) -> Any:
