@@ -2,12 +2,14 @@
 
     python examples/restore_photo.py [--steps 120] [--size 384] [--out out/restore_photo]
 
-The picture is the portrait photograph that the matplotlib package ships. It is blurred by a Gaussian, noise is added, and the result is restored by
+The picture is the portrait photograph that the matplotlib package ships. It is blurred by a Gaussian, noise is added,
+and the result is restored by
 minimising
 
     1/2 |blur(u) - f|^2 + weight * sum sqrt(|grad u|^2 + smooth^2)
 
-with accelerated gradient descent. Blur and objective are kernels; their gradients come from `.grad()`. Before the descent the gradient is compared
+with accelerated gradient descent. Blur and objective are kernels; their gradients come from `.grad()`. Before the
+descent the gradient is compared
 with an adjoint written by hand in NumPy, in f64.
 """
 
@@ -21,7 +23,8 @@ import matplotlib
 matplotlib.use("Agg")
 
 import numpy as np
-from matplotlib import cbook, pyplot as plt
+from matplotlib import cbook
+from matplotlib import pyplot as plt
 from PIL import Image
 from tqdm import tqdm
 
@@ -189,7 +192,9 @@ def main() -> None:
     axes.semilogy(losses)
     axes.set(xlabel="step", ylabel="objective", title="Restoring a photograph")
     figure.savefig(args.out / "loss.png", dpi=120)
-    print(f"PSNR {psnr(observed, truth):.2f} dB before, {psnr(restored, truth):.2f} dB after; pictures are in {args.out}")
+    print(
+        f"PSNR {psnr(observed, truth):.2f} dB before, {psnr(restored, truth):.2f} dB after; pictures are in {args.out}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """qd-core: parallel Python kernels with exact gradients, on pluggable backends.
 
-`import qd_core as qd`, then `qd.init()`, `@qd.kernel`, `qd.ndarray`. Names are loaded when they are first used: importing the package
+`import qd_core as qd`, then `qd.init()`, `@qd.kernel`, `qd.ndarray`. Names are loaded when they are first used:
+importing the package
 loads neither a compiler nor a plugin.
 """
 
@@ -60,7 +61,7 @@ _SUBMODULES = ("ad", "types", "math", "simt", "algorithms", "tools", "profiler")
 
 
 class _Package(ModuleType):
-    """This package: importing a backend's subpackage does not replace the arch of the same name (`qd.cpu`)."""
+    """The package: importing a backend's subpackage does not replace the arch of the same name (`qd.cpu`)."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (isinstance(value, ModuleType) and name in ("cpu", "reference")):
@@ -119,8 +120,47 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Matrix", "QuadrantsAssertionError", "QuadrantsCompilationError", "QuadrantsIndexError", "QuadrantsNameError", "QuadrantsRuntimeError",
-    "QuadrantsRuntimeTypeError", "QuadrantsSyntaxError", "QuadrantsTypeError", "Vector", "ad", "errors", "f16", "f32", "f64", "float16",
-    "float32", "float64", "i16", "i32", "i64", "i8", "init", "int16", "int32", "int64", "int8", "kernel", "ndarray", "reset", "sync", "types",
-    "u1", "u16", "u32", "u64", "u8", "uint1", "uint16", "uint32", "uint64", "uint8", "with_grad",
-]  # fmt: skip
+    "Matrix",
+    "QuadrantsAssertionError",
+    "QuadrantsCompilationError",
+    "QuadrantsIndexError",
+    "QuadrantsNameError",
+    "QuadrantsRuntimeError",
+    "QuadrantsRuntimeTypeError",
+    "QuadrantsSyntaxError",
+    "QuadrantsTypeError",
+    "Vector",
+    "ad",
+    "errors",
+    "f16",
+    "f32",
+    "f64",
+    "float16",
+    "float32",
+    "float64",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "init",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "kernel",
+    "ndarray",
+    "reset",
+    "sync",
+    "types",
+    "u1",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "uint1",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "with_grad",
+]

@@ -18,7 +18,18 @@ from qd_core.runtime.context import Runtime, current
 from qd_core.runtime.interop import with_grad
 from qd_core.runtime.tape import ERROR, SAVE, Recorder
 
-__all__ = ["FwdMode", "GradCheck", "Tape", "autograd_function", "clear_all_gradients", "grad_for", "grad_replaced", "gradcheck", "no_grad", "with_grad"]
+__all__ = [
+    "FwdMode",
+    "GradCheck",
+    "Tape",
+    "autograd_function",
+    "clear_all_gradients",
+    "grad_for",
+    "grad_replaced",
+    "gradcheck",
+    "no_grad",
+    "with_grad",
+]
 
 
 class Tape:
@@ -27,7 +38,8 @@ class Tape:
     Parameters
     ----------
     loss : array of one element
-        What is differentiated: a field, an ndarray with ``needs_grad``, or a torch tensor with ``requires_grad``. It is set to 0 at entry, and its
+        What is differentiated: a field, an ndarray with ``needs_grad``, or a torch tensor with ``requires_grad``. It
+        is set to 0 at entry, and its
         gradient to 1 at the end.
     clear_gradients : bool
         Set the gradients of all fields to 0 at entry. Gradients of ndarrays and tensors accumulate across tapes; see
@@ -35,7 +47,8 @@ class Tape:
     validation : bool
         The same as ``overwrite="error"``.
     overwrite : str
-        What happens when a kernel overwrites values that the derivative of an earlier one needs: ``"save"`` keeps a copy, ``"error"`` raises
+        What happens when a kernel overwrites values that the derivative of an earlier one needs: ``"save"`` keeps a
+        copy, ``"error"`` raises
         `NotDifferentiableError` naming both kernels.
 
     Examples
@@ -75,7 +88,9 @@ class Tape:
         self._quiet.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         runtime = self._runtime
         assert runtime is not None
         try:
@@ -107,7 +122,9 @@ class _Loss:
             if loss.grad is None:
                 raise LaunchError("the loss of a Tape needs a gradient", hint="create it with needs_grad=True")
         elif not (hasattr(loss, "requires_grad") and hasattr(loss, "numel")):
-            raise QuadrantsRuntimeTypeError(f"the loss of a Tape must be a field, an ndarray or a torch tensor, got {type(loss).__name__}")
+            raise QuadrantsRuntimeTypeError(
+                f"the loss of a Tape must be a field, an ndarray or a torch tensor, got {type(loss).__name__}"
+            )
         elif loss.numel() != 1 or not loss.requires_grad:
             raise LaunchError("the loss of a Tape must be a tensor of one element with requires_grad")
 
@@ -202,7 +219,9 @@ def _seed(array: Any, seed: Any) -> np.ndarray[Any, Any]:
     size = int(np.prod(shape, dtype=np.int64))
     if seed is None:
         if size != 1:
-            raise ArgumentValueError(f"a parameter of {size} elements needs a seed", hint="pass seed=[...], one number an element")
+            raise ArgumentValueError(
+                f"a parameter of {size} elements needs a seed", hint="pass seed=[...], one number an element"
+            )
         return np.ones(shape)
     flat = np.asarray(seed, float).ravel()
     if flat.size != size:

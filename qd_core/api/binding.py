@@ -1,6 +1,7 @@
 """From call arguments to argument types and leaf values.
 
-One function a kind of annotation: it checks the value, naming the parameter, says its type (part of the compile key), and files its leaves by path.
+One function a kind of annotation: it checks the value, naming the parameter, says its type (part of the compile key),
+and files its leaves by path.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from qd_core.api.templates import bind_dataclass, bind_struct, bind_template, is_compiled_in, optional_of
 from qd_core.dtypes import DType
 from qd_core.errors import ArgumentValueError, QuadrantsRuntimeTypeError, QuadrantsSyntaxError
-from qd_core.api.templates import bind_dataclass, bind_struct, bind_template, is_compiled_in, optional_of
 from qd_core.frontend.annotations import MatrixType, NdarrayType, StructType, as_dtype
 from qd_core.frontend.signature import EMPTY, ArgType, ArrayArg, KernelInfo, MatrixArg, ScalarArg
 from qd_core.runtime.array import Ndarray
@@ -28,7 +29,8 @@ __all__ = ["Bound", "bind_argument", "bind_call"]
 class Bound:
     """Leaf values of one call, by path.
 
-    ``create`` asks frameworks for gradient storage that does not exist yet; ``differentiable`` are the arrays that have such storage
+    ``create`` asks frameworks for gradient storage that does not exist yet; ``differentiable`` are the arrays that
+    have such storage
     or can be given it. ``homes`` has the path by identity of arrays that were bound as templates or members.
     """
 
@@ -41,7 +43,14 @@ class Bound:
 
     def fork(self) -> Bound:
         """Return a copy that can be added to."""
-        return Bound(self.options, self.create, dict(self.scalars), dict(self.sources), set(self.differentiable), dict(self.homes))
+        return Bound(
+            self.options,
+            self.create,
+            dict(self.scalars),
+            dict(self.sources),
+            set(self.differentiable),
+            dict(self.homes),
+        )
 
     def add_array(self, path: str, source: ArraySource) -> bool:
         """File an array with its gradient and dual, where it has them; return whether it has a gradient."""
@@ -70,7 +79,9 @@ def bind_call(info: KernelInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         return list(args)
     positional = [p for p in parameters if not p.keyword_only]
     if len(args) > len(positional):
-        raise QuadrantsSyntaxError(f"Too many arguments: {info.name!r} takes {len(positional)}, got {len(args)}.", span=info.span)
+        raise QuadrantsSyntaxError(
+            f"Too many arguments: {info.name!r} takes {len(positional)}, got {len(args)}.", span=info.span
+        )
     given = dict(zip((p.name for p in positional), args, strict=False))
     for name, value in kwargs.items():
         if name in given:
@@ -99,7 +110,9 @@ def bind_argument(bound: Bound, path: str, annotation: Any, value: Any) -> ArgTy
         return bind_dataclass(bound, path, annotation, value)
     binder = _BINDERS.get(type(annotation))
     if binder is None:
-        raise QuadrantsRuntimeTypeError(f"parameter {path!r} has an annotation that kernels do not take: {annotation!r}")
+        raise QuadrantsRuntimeTypeError(
+            f"parameter {path!r} has an annotation that kernels do not take: {annotation!r}"
+        )
     return binder(bound, path, annotation, value)
 
 
@@ -113,12 +126,16 @@ def checked_scalar(path: str, dtype: DType, value: Any) -> int | float:
         low, high = int(dtype.min), int(dtype.max)
         if dtype.bits == 1 or low <= number <= high:
             return int(bool(number)) if dtype.bits == 1 else number
-        raise QuadrantsRuntimeTypeError(f"argument {path!r} = {number} is outside the range of {dtype}, {low} to {high}")
+        raise QuadrantsRuntimeTypeError(
+            f"argument {path!r} = {number} is outside the range of {dtype}, {low} to {high}"
+        )
     elif _is_zero_dim(value):
         return checked_scalar(path, dtype, value.item())
     if _is_zero_dim(value):
         return checked_scalar(path, dtype, value.item())
-    raise QuadrantsRuntimeTypeError(f"Argument {path!r} (type={type(value)}) cannot be converted into required type {dtype}")
+    raise QuadrantsRuntimeTypeError(
+        f"Argument {path!r} (type={type(value)}) cannot be converted into required type {dtype}"
+    )
 
 
 def _is_zero_dim(value: Any) -> bool:
@@ -135,13 +152,18 @@ def _bind_array(bound: Bound, path: str, annotation: NdarrayType, value: Any) ->
     full, rank = source.shape, len(source.shape)
     ndim = annotation.ndim if annotation.ndim is not None else rank - len(element)
     if annotation.dtype is not None and source.dtype is not annotation.dtype:
-        raise ArgumentValueError(f"Invalid value for argument {path} - required array has dtype={annotation.dtype}, got {source.dtype}")
+        raise ArgumentValueError(
+            f"Invalid value for argument {path} - required array has dtype={annotation.dtype}, got {source.dtype}"
+        )
     if rank != ndim + len(element) or full[ndim:] != tuple(element):
         wanted = f"ndim={ndim}" + (f" and element shape {tuple(element)}" if element else "")
         raise ArgumentValueError(f"Invalid value for argument {path} - required array has {wanted}, got shape {full}")
     has_grad = bound.add_array(path, source)
     if annotation.needs_grad and not has_grad:
-        raise ArgumentValueError(f"Invalid value for argument {path} - required array has needs_grad=True", hint="create it with needs_grad=True")
+        raise ArgumentValueError(
+            f"Invalid value for argument {path} - required array has needs_grad=True",
+            hint="create it with needs_grad=True",
+        )
     return ArrayArg(source.dtype, ndim, tuple(element), has_grad, needs_dual=f"{path}.dual" in bound.sources)
 
 
@@ -158,4 +180,8 @@ def _bind_matrix(bound: Bound, path: str, annotation: MatrixType, value: Any) ->
     return MatrixArg(dtype, annotation.shape)
 
 
-_BINDERS: Mapping[type, Callable[..., ArgType]] = {NdarrayType: _bind_array, MatrixType: _bind_matrix, StructType: bind_struct}
+_BINDERS: Mapping[type, Callable[..., ArgType]] = {
+    NdarrayType: _bind_array,
+    MatrixType: _bind_matrix,
+    StructType: bind_struct,
+}

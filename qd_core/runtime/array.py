@@ -1,7 +1,9 @@
 """N-dimensional arrays on the active device.
 
-Every array owns a small C header of 64-bit words that the native packer reads (`HEADER_*`). Core alone writes it: the address comes from
-`Device.address` at allocation, and the class key is zeroed when the memory goes, which sends the native packer to the slow path.
+Every array owns a small C header of 64-bit words that the native packer reads (`HEADER_*`). Core alone writes it: the
+address comes from
+`Device.address` at allocation, and the class key is zeroed when the memory goes, which sends the native packer to the
+slow path.
 """
 
 from __future__ import annotations
@@ -21,7 +23,18 @@ from qd_core.ir.nodes import ArrayType
 from qd_core.runtime.arguments import ArrayView
 from qd_core.runtime.context import Runtime, current
 
-__all__ = ["HEADER_ADDRESS", "HEADER_DUAL", "HEADER_GRAD", "HEADER_KEY", "HEADER_NBYTES", "HEADER_SHAPE", "MatrixNdarray", "Ndarray", "ScalarNdarray", "VectorNdarray"]
+__all__ = [
+    "HEADER_ADDRESS",
+    "HEADER_DUAL",
+    "HEADER_GRAD",
+    "HEADER_KEY",
+    "HEADER_NBYTES",
+    "HEADER_SHAPE",
+    "MatrixNdarray",
+    "Ndarray",
+    "ScalarNdarray",
+    "VectorNdarray",
+]
 
 HEADER_KEY, HEADER_ADDRESS, HEADER_NBYTES, HEADER_GRAD, HEADER_DUAL, HEADER_SHAPE = range(6)
 """Words of the header; extents start at HEADER_SHAPE, strides follow them."""
@@ -57,9 +70,24 @@ class Ndarray:
         No device is open.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_buffer", "_header", "_host", "_runtime", "_view", "dtype", "dual", "element_shape", "grad", "shape")
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_buffer",
+        "_header",
+        "_host",
+        "_runtime",
+        "_view",
+        "dtype",
+        "dual",
+        "element_shape",
+        "grad",
+        "shape",
+    )
 
-    def __init__(self, dtype: DType, shape: Sequence[int], element_shape: tuple[int, ...] = (), needs_grad: bool = False) -> None:
+    def __init__(
+        self, dtype: DType, shape: Sequence[int], element_shape: tuple[int, ...] = (), needs_grad: bool = False
+    ) -> None:
         self._runtime: Runtime = current()
         self.dtype, self.element_shape = dtype, element_shape
         self.shape = _checked_shape(shape)
@@ -128,13 +156,17 @@ class Ndarray:
 
     def __qd_capture__(self) -> ArrayArg:
         """Type of the array in kernels that find it in an object or outside."""
-        return ArrayArg(self.dtype, len(self.shape), self.element_shape, self.grad is not None, needs_dual=self.dual is not None)
+        return ArrayArg(
+            self.dtype, len(self.shape), self.element_shape, self.grad is not None, needs_dual=self.dual is not None
+        )
 
     def view_on(self, runtime: Runtime) -> ArrayView:
         """Memory, extents and strides for a launch on ``runtime``; `ClosedError` after `qd.reset()`."""
         self._check()
         if runtime is not self._runtime:
-            raise ArgumentValueError("this array belongs to another device than the kernel runs on", hint="create it after qd.init()")
+            raise ArgumentValueError(
+                "this array belongs to another device than the kernel runs on", hint="create it after qd.init()"
+            )
         return self._view
 
     def _check(self) -> None:
@@ -172,7 +204,9 @@ class Ndarray:
         self._announce_write()
         source = np.ascontiguousarray(array, self.dtype.numpy)
         if source.nbytes:
-            self._runtime.device.default_stream.copy_in(self._view.ref, HostSpan(source.ctypes.data, source.nbytes, source))
+            self._runtime.device.default_stream.copy_in(
+                self._view.ref, HostSpan(source.ctypes.data, source.nbytes, source)
+            )
 
     def fill(self, value: Any) -> None:
         """Set every element to ``value`` (a scalar, or one of ``element_shape``)."""
@@ -225,7 +259,9 @@ class Ndarray:
         index = self._index(key)
         self._check()
         if self.dtype.is_integral and not self.element_shape and isinstance(value, (float, np.floating)):
-            raise QuadrantsTypeError(f"cannot store the float {value!r} in an array of {self.dtype}", hint="convert it with int()")
+            raise QuadrantsTypeError(
+                f"cannot store the float {value!r} in an array of {self.dtype}", hint="convert it with int()"
+            )
         self._announce_write(index)
         if self._host is not None:
             self._runtime.device.default_stream.synchronize()
@@ -238,7 +274,8 @@ class Ndarray:
 
     def __repr__(self) -> str:
         element = f", element_shape={self.element_shape}" if self.element_shape else ""
-        return f"<{type(self).__name__} {self.dtype} shape={self.shape}{element}{', needs_grad' if self.grad is not None else ''}>"
+        gradient = ", needs_grad" if self.grad is not None else ""
+        return f"<{type(self).__name__} {self.dtype} shape={self.shape}{element}{gradient}>"
 
 
 class ScalarNdarray(Ndarray):

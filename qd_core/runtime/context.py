@@ -51,7 +51,9 @@ _generations = itertools.count(1)
 class Runtime:
     """One open device with its compiler, log and everything allocated on it.
 
-    ``tree`` is that of ``qd.root``; ``plans`` counts how often launch plans were forgotten. ``recorder`` is the active tape's; ``tangents`` counts active forward-mode contexts. ``generation`` is unique per `qd.init`; array class keys contain it, so code of an earlier runtime never accepts a later array.
+    ``tree`` is that of ``qd.root``; ``plans`` counts how often launch plans were forgotten. ``recorder`` is the active
+    tape's; ``tangents`` counts active forward-mode contexts. ``generation`` is unique per `qd.init`; array class keys
+    contain it, so code of an earlier runtime never accepts a later array.
     """
 
     backend: Backend
@@ -121,7 +123,10 @@ class Runtime:
     def check_open(self, what: str) -> None:
         """Raise `ClosedError` when this runtime was closed."""
         if self.closed:
-            raise ClosedError(f"{what} belongs to a device that qd.reset() or a later qd.init() closed", hint="create it again after qd.init()")
+            raise ClosedError(
+                f"{what} belongs to a device that qd.reset() or a later qd.init() closed",
+                hint="create it again after qd.init()",
+            )
 
 
 _class_keys = itertools.count(1)

@@ -1,6 +1,7 @@
 """Arrays that a kernel can take: ours, NumPy's and torch's, behind one interface.
 
-A *source* either is resident on the device (`view`) or lives in host memory (`span`), from where the launcher stages it in and, where the kernel wrote
+A *source* either is resident on the device (`view`) or lives in host memory (`span`), from where the launcher stages
+it in and, where the kernel wrote
 it, back. Nothing here knows what a source is for.
 """
 
@@ -124,10 +125,14 @@ class HostSource:
 
     __slots__ = ("_copy", "array", "dtype", "grad", "owner", "shape")
 
-    def __init__(self, array: np.ndarray[Any, Any], grad: np.ndarray[Any, Any] | None = None, owner: object = None) -> None:
+    def __init__(
+        self, array: np.ndarray[Any, Any], grad: np.ndarray[Any, Any] | None = None, owner: object = None
+    ) -> None:
         dtype = dt.from_numpy(array.dtype)
         if dtype is None or not array.dtype.isnative:
-            raise ArgumentValueError(f"arrays of {array.dtype} are not supported", hint="convert it to a native integer or real type")
+            raise ArgumentValueError(
+                f"arrays of {array.dtype} are not supported", hint="convert it to a native integer or real type"
+            )
         self.array, self.dtype, self.shape, self.grad, self.owner = array, dtype, array.shape, grad, owner
         self._copy: np.ndarray[Any, Any] | None = None
 
@@ -154,10 +159,13 @@ class HostSource:
         """Refuse what the kernel cannot use, naming the parameter."""
         flags = self.array.flags
         if written and not flags.writeable:
-            raise ArgumentValueError(f"argument {path!r} is a read-only array, but the kernel writes it", hint="pass a writable copy")
+            raise ArgumentValueError(
+                f"argument {path!r} is a read-only array, but the kernel writes it", hint="pass a writable copy"
+            )
         if not (flags.c_contiguous or flags.f_contiguous):
             raise ArgumentValueError(
-                f"argument {path!r} is not contiguous: wanted C or Fortran order, got shape {self.shape} with strides {self.array.strides}",
+                f"argument {path!r} is not contiguous: wanted C or Fortran order, "
+                f"got shape {self.shape} with strides {self.array.strides}",
                 hint="pass numpy.ascontiguousarray(x), and copy back what the kernel wrote",
             )
 
@@ -220,7 +228,9 @@ def with_grad(data: Any, grad: Any) -> WithGrad:
     if not (isinstance(data, np.ndarray) and isinstance(grad, np.ndarray)):
         raise QuadrantsRuntimeTypeError("with_grad takes two NumPy arrays")
     if data.shape != grad.shape or data.dtype != grad.dtype:
-        raise ArgumentValueError(f"the gradient must match its array: {data.dtype}{data.shape} against {grad.dtype}{grad.shape}")
+        raise ArgumentValueError(
+            f"the gradient must match its array: {data.dtype}{data.shape} against {grad.dtype}{grad.shape}"
+        )
     return WithGrad(data, grad)
 
 
@@ -247,7 +257,8 @@ def array_source(value: Any, path: str) -> ArraySource:
     if _is_torch(value):
         return HostSource(_torch_array(value, path), owner=value)
     raise QuadrantsRuntimeTypeError(
-        f"argument {path!r} must be an array, got {type(value).__name__}", hint="pass a qd.ndarray, a NumPy array or a torch tensor"
+        f"argument {path!r} must be an array, got {type(value).__name__}",
+        hint="pass a qd.ndarray, a NumPy array or a torch tensor",
     )
 
 
@@ -255,7 +266,9 @@ def _torch_array(tensor: Any, path: str) -> np.ndarray[Any, Any]:
     """NumPy view of a torch tensor on the host, sharing memory."""
     if not tensor.is_contiguous():
         raise ArgumentValueError(
-            f"argument {path!r} is not contiguous: got shape {tuple(tensor.shape)} with strides {tuple(tensor.stride())}", hint="pass tensor.contiguous()"
+            f"argument {path!r} is not contiguous: got shape {tuple(tensor.shape)} "
+            f"with strides {tuple(tensor.stride())}",
+            hint="pass tensor.contiguous()",
         )
     return tensor.detach().numpy()
 

@@ -1,6 +1,7 @@
 """The one launcher.
 
-It resolves every array leaf by its path to device memory, stages what is not resident, packs, runs, and copies back what the kernel wrote. It has
+It resolves every array leaf by its path to device memory, stages what is not resident, packs, runs, and copies back
+what the kernel wrote. It has
 no branch per role of a buffer and none per backend.
 """
 
@@ -14,7 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from qd_core.backend.contract import Access, Artifact, Buffer, BufferRef, BufferUse, CompileOptions, HostSpan, Launch, Module
+from qd_core.backend.contract import (
+    Access,
+    Artifact,
+    Buffer,
+    BufferRef,
+    BufferUse,
+    CompileOptions,
+    HostSpan,
+    Launch,
+    Module,
+)
 from qd_core.backend.requirements import check_supported
 from qd_core.errors import DeviceFault, LaunchError, Span
 from qd_core.ir.program import Program, Variant
@@ -50,7 +61,8 @@ class Executable:
     disjoint : tuple of (str, str)
         Paths of arrays that must not share memory for the program to be right.
     alternative : callable or None
-        Gives the executable to use when some of them do share memory, for pairs ``(path, path that stands for it)`` of arrays that are the same
+        Gives the executable to use when some of them do share memory, for pairs ``(path, path that stands for it)`` of
+        arrays that are the same
         (see `identical`).
     launches : int
         Launches that went through `launch`.
@@ -75,7 +87,13 @@ class Executable:
     plan: Any = None
 
     @staticmethod
-    def build(runtime: Runtime, program: Program, options: CompileOptions, returns: Results | None = None, span: Span | None = None) -> Executable:
+    def build(
+        runtime: Runtime,
+        program: Program,
+        options: CompileOptions,
+        returns: Results | None = None,
+        span: Span | None = None,
+    ) -> Executable:
         """Prepare ``program``: run the compiler's own passes, build the table, allocate what core supplies."""
         check_supported(program, runtime.device.capabilities, runtime.backend.name)
         passed("offloaded", program)
@@ -96,7 +114,9 @@ class Executable:
             nbytes = max(int(np.prod(shape)), 1) * leaf.type.element_size * leaf.type.dtype.nbytes
             buffer = self.runtime.device.allocate(nbytes)
             self.owned.add(buffer)
-            self.supplied[leaf.path] = ArrayView(BufferRef(buffer, 0, nbytes), shape, contiguous_strides(shape, leaf.type.element_size))
+            self.supplied[leaf.path] = ArrayView(
+                BufferRef(buffer, 0, nbytes), shape, contiguous_strides(shape, leaf.type.element_size)
+            )
         elif leaf.path == "log" and log is not None and self.program.sites:
             self.supplied[leaf.path] = log.view
 
@@ -153,7 +173,7 @@ class Executable:
         raise LaunchError(
             f"arguments {shared[0]!r} and {shared[1]!r} of {self.program.name!r} share memory",
             span=self.span,
-            why="the derivative needs values of one that the kernel overwrites through the other, or adds to both at once",
+            why="the derivative needs values of one that the kernel overwrites through the other, or adds to both",
             hint="pass arrays that do not overlap, for instance a copy of one",
         )
 
@@ -163,7 +183,9 @@ class Executable:
             return supplied
         source = sources.get(leaf.path)
         if source is None:
-            raise LaunchError(f"the kernel {self.program.name!r} uses {leaf.path!r}, which was not passed", span=self.span)
+            raise LaunchError(
+                f"the kernel {self.program.name!r} uses {leaf.path!r}, which was not passed", span=self.span
+            )
         written = leaf.access in _WRITES
         source.check(written=written, path=leaf.path)
         view = source.view(self.runtime)
@@ -193,7 +215,9 @@ class Executable:
         status = self.plan.read("status") if self.plan else 0
         if status:
             self.plan.write("status", 0)
-            raise DeviceFault(f"the launch of {self.program.name!r} failed with status {status & 0xFFFFFFFF}", span=self.span)
+            raise DeviceFault(
+                f"the launch of {self.program.name!r} failed with status {status & 0xFFFFFFFF}", span=self.span
+            )
         if self.program.sites and self.runtime.log is not None:
             stream.synchronize()
             self.runtime.log.drain(stream, self.program.sites)
@@ -264,8 +288,10 @@ class _Owned:
 
 
 def _gains_from_no_overlap(program: Program) -> bool:
-    """Whether knowing that arrays are disjoint helps: in a serial loop that writes memory (values stay in registers), and for atomics on several
-    arrays (those on an iteration's own elements need not be atomic).
+    """Whether knowing that arrays are disjoint helps.
+
+    It does in a serial loop that writes memory (values stay in registers), and for atomics on several arrays (those on an
+    iteration's own elements need not be atomic).
     """
     if not program.writes or len(program.reads | program.writes) < 2:
         return False

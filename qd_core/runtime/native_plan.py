@@ -1,6 +1,7 @@
 """From an executable to the plan that the native launch entry follows.
 
-The plan repeats what `Executable.launch` does for the argument types that were just launched; whatever it cannot say stays on the Python path.
+The plan repeats what `Executable.launch` does for the argument types that were just launched; whatever it cannot say
+stays on the Python path.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _WRITES = (Access.WRITE, Access.READ_WRITE)
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a leaf's value comes from: positional argument ``position``, and ``hop`` (``""``, ``"grad"``, ``"dual"``) from it."""
+    """Where a leaf's value comes from: argument ``position``, and ``hop`` (``""``, ``"grad"``, ``"dual"``) from it."""
 
     position: int
     hop: str = ""
@@ -55,7 +56,10 @@ class _Unsupported(Exception):
 
 
 def plan_of(
-    executable: Executable, values: Sequence[Any], origins: Mapping[str, Origin], constants: Mapping[str, ArrayView] | None = None
+    executable: Executable,
+    values: Sequence[Any],
+    origins: Mapping[str, Origin],
+    constants: Mapping[str, ArrayView] | None = None,
 ) -> LaunchPlan | None:
     """Return a plan for launches with arguments of the same types as ``values``, or None when only Python can do them.
 
@@ -96,14 +100,24 @@ def _plan(
         if fixed is not None:
             assert isinstance(leaf, ArrayLeaf)
             address = int(executable.runtime.device.address(fixed.ref))
-            words[leaf.word : leaf.word + leaf.words] = [address, *fixed.shape[: leaf.type.ndim], *fixed.strides[: leaf.type.ndim]]
+            words[leaf.word : leaf.word + leaf.words] = [
+                address,
+                *fixed.shape[: leaf.type.ndim],
+                *fixed.strides[: leaf.type.ndim],
+            ]
             if not fixed_only:
-                leaves.append(FixedArray(0, leaf.word, address, fixed.ref.nbytes, leaf.type.ndim, leaf.access in _WRITES))
+                leaves.append(
+                    FixedArray(0, leaf.word, address, fixed.ref.nbytes, leaf.type.ndim, leaf.access in _WRITES)
+                )
             continue
         origin = origins.get(leaf.path)
         if origin is None:
             raise _Unsupported
-        leaves.append(_scalar(leaf, origin) if isinstance(leaf, ScalarLeaf) else _array(executable, leaf, origin, values[origin.position]))
+        leaves.append(
+            _scalar(leaf, origin)
+            if isinstance(leaf, ScalarLeaf)
+            else _array(executable, leaf, origin, values[origin.position])
+        )
     exclusive = any(leaf.type.fixed_shape is not None for leaf in executable.table.arrays)
     return LaunchPlan(
         arguments=len(values),
@@ -199,7 +213,12 @@ def _strip(value: Value) -> tuple[Value, int]:
     if isinstance(value, Node) and value.op.name == "add" and constant_of(value.operands[1]) is not None:
         offset = int(constant_of(value.operands[1]))
         value = value.operands[0]
-    while isinstance(value, Node) and value.op.name == "cast" and value.type.name in ("i64", "i32") and _is_i32(value.operands[0]):
+    while (
+        isinstance(value, Node)
+        and value.op.name == "cast"
+        and value.type.name in ("i64", "i32")
+        and _is_i32(value.operands[0])
+    ):
         value = value.operands[0]
     return value, offset
 
@@ -227,7 +246,11 @@ def _result(executable: Executable) -> dict[str, Any]:
     """A scalar result is decoded natively where it lies in host memory; anything else by `Executable.finish`."""
     if executable.returns is None:
         return {}
-    shared = executable.runtime.device.host_view(executable.supplied["return"].ref) if "return" in executable.supplied else None
+    shared = (
+        executable.runtime.device.host_view(executable.supplied["return"].ref)
+        if "return" in executable.supplied
+        else None
+    )
     dtype = getattr(executable.returns, "scalar", None)
     if shared is not None and dtype is not None and supports_result(dtype):
         return {"result": ResultWord(dtype, shared.address)}

@@ -1,7 +1,9 @@
 """Recording launches and running their derivatives backwards.
 
-The reverse kernel of a launch reads arrays as they were right after that launch. Before a later launch overwrites a part that an earlier one's derivative needs
-(both known as index boxes, `autodiff.hulls`), the tape saves the array; going backwards it puts the saved contents back, and at the end
+The reverse kernel of a launch reads arrays as they were right after that launch. Before a later launch overwrites a
+part that an earlier one's derivative needs
+(both known as index boxes, `autodiff.hulls`), the tape saves the array; going backwards it puts the saved contents
+back, and at the end
 the final ones. With ``overwrite="error"`` it raises instead, naming both kernels.
 """
 
@@ -88,7 +90,9 @@ class Recorder:
         if not self._replaying:
             self._entries.append(_Entry(backward))
 
-    def host_write(self, array: Ndarray, index: tuple[int, ...] | None, clear: Callable[[], None] | None = None) -> None:
+    def host_write(
+        self, array: Ndarray, index: tuple[int, ...] | None, clear: Callable[[], None] | None = None
+    ) -> None:
         """Record that the host overwrites an array or one element: what was there has no derivative any more.
 
         ``clear`` sets the gradient there to 0 where that is not all of the element.
@@ -123,7 +127,9 @@ class Recorder:
                 need.boxes = merge((*need.boxes, *boxes))
                 need.kernels.setdefault(call.executable.program.name, call.executable)
 
-    def _protect(self, source: ArraySource, boxes: Sequence[Box] | None, entry: _Entry, writer: Executable | None) -> None:
+    def _protect(
+        self, source: ArraySource, boxes: Sequence[Box] | None, entry: _Entry, writer: Executable | None
+    ) -> None:
         """Save every needed array that a write to ``boxes`` (None: all) of ``source`` would change."""
         place = source.place(self.runtime)
         for other, need in self._needs.items():
@@ -150,7 +156,7 @@ class Recorder:
 
     # -- going backwards ------------------------------------------------------------------------------------------
     def backward(self) -> None:
-        """Run the derivatives in reverse order, with the arrays as each launch left them; final contents are put back."""
+        """Run the derivatives in reverse order, with arrays as each launch left them; final contents are put back."""
         self._replaying = True
         final = [source.save(self.runtime) for source in self._final.values()]
         try:

@@ -82,9 +82,10 @@ def test_in_place_time_stepping_is_exact(device):
 def test_overwriting_is_refused_on_demand_naming_both_kernels(device):
     x, v = arrays(2)
     (loss,) = arrays(1, 1)
-    with pytest.raises(NotDifferentiableError, match=r"'drift'.*'kick'"), qd.ad.Tape(loss, overwrite="error"):
+    with qd.ad.Tape(loss, overwrite="error"):
         kick(x, v, 0.05)
-        drift(x, v, 0.05)
+        with pytest.raises(NotDifferentiableError, match=r"'drift'.*'kick'"):
+            drift(x, v, 0.05)
 
 
 def test_rows_of_one_array_are_no_overwriting(device):
@@ -141,9 +142,13 @@ def test_an_exception_in_the_block_runs_no_derivative(device):
     (x,) = arrays(1)
     (loss,) = arrays(1, 1)
     x.fill(1.0)
-    with pytest.raises(ZeroDivisionError), qd.ad.Tape(loss):
-        square_sum(x, loss)
-        raise ZeroDivisionError
+
+    def interrupted():
+        with qd.ad.Tape(loss):
+            square_sum(x, loss)
+            raise ZeroDivisionError
+
+    pytest.raises(ZeroDivisionError, interrupted)
     np.testing.assert_array_equal(x.grad.to_numpy(), np.zeros(N))
     with qd.ad.Tape(loss):
         square_sum(x, loss)
