@@ -105,6 +105,11 @@ class _Maker:
         self.function = Function("fuzzed", [*self.read, *self.own, *self.shared, *self.scalars], Region())
         self.b = Builder(self.function.body)
         self.budget = draw(st.integers(1, 25))
+        # One kind an array: of different ones the order would matter.
+        self.kinds = {
+            self.shared[0]: "add" if smooth else self.pick(("add", "min", "max")),
+            self.shared[1]: self.pick(("add", "min", "max", "and", "or", "xor")),
+        }
 
     def pick(self, options: Sequence[Any]) -> Any:
         """Draw one of ``options``."""
@@ -203,8 +208,7 @@ class _Maker:
     def atomic(self, scope: _Scope, depth: int) -> None:
         """Combine into a shared array."""
         array = self.shared[0] if self.smooth else self.pick(self.shared)
-        kind = self.pick(["add"] if array.type.dtype.is_real else ["add", "add", "xor"])
-        self.b.atomic(kind, array, self.place(scope, array), self.value(scope, array.type.dtype))
+        self.b.atomic(self.kinds[array], array, self.place(scope, array), self.value(scope, array.type.dtype))
 
     def carried(self, scope: _Scope) -> list[Value]:
         """Draw values that a region changes."""
