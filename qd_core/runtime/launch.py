@@ -290,12 +290,12 @@ class _Owned:
 def _gains_from_no_overlap(program: Program) -> bool:
     """Whether knowing that arrays are disjoint helps.
 
-    It does in a serial loop that writes memory (values stay in registers), and for atomics on several arrays (those on an
-    iteration's own elements need not be atomic).
+    It does in a serial loop that writes memory (values stay in registers), and for atomics on several arrays
+    (those on an iteration's own elements need not be atomic).
     """
     if not program.writes or len(program.reads | program.writes) < 2:
         return False
-    if len(program.writes) > 1 and any(n.op.name == "atomic" for t in program.tasks if t.extents for n in walk(t.body)):
+    if any(n.op.name == "atomic" for t in program.tasks if t.extents for n in walk(t.body)):
         return True
     loops = (n for t in program.tasks for n in walk(t.body) if n.op.name in ("for", "while"))
     return any(inner.op.name in ("store", "atomic") for loop in loops for r in loop.regions for inner in walk(r))

@@ -148,7 +148,8 @@ def test_an_exception_in_the_block_runs_no_derivative(device):
             square_sum(x, loss)
             raise ZeroDivisionError
 
-    pytest.raises(ZeroDivisionError, interrupted)
+    with pytest.raises(ZeroDivisionError):
+        interrupted()
     np.testing.assert_array_equal(x.grad.to_numpy(), np.zeros(N))
     with qd.ad.Tape(loss):
         square_sum(x, loss)
