@@ -109,6 +109,8 @@ def _array_attribute(ctx: Lowering, array: ArrayRef, name: str, node: ast.AST) -
                 hint=f"create it with needs_{name}=True" + (", or pass a gradient with it" if name == "grad" else ""),
             )
         return shadow()
+    if name == "snode" and array.shape is not None:
+        return array
     if name == "dtype":
         return array.dtype
     if name in ("n", "m") and array.element_shape:

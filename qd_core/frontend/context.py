@@ -241,13 +241,30 @@ class Lowering:
         """Return a reference to an array outside the kernel, as a parameter."""
         known = self._captures.get(id(value))
         if known is None:
-            path = name
-            while path in self.members.read or any(p.name == path for p in self.frames[0].info.parameters):
-                self.counter += 1
-                path = f"{name}.{self.counter}"
+            path = self._outside_path(name)
             self.captured[path] = value
-            known = self._captures[id(value)] = self.arrays_of(path, self.members.outside(path, value))
+            with self.located():
+                known = self._captures[id(value)] = self.arrays_of(path, self.members.outside(path, value))
         return known
+
+    def _outside_path(self, name: str) -> str:
+        """Path for an array outside the kernel, different from those of arguments and of what core supplies."""
+        taken = {p.name for p in self.frames[0].info.parameters} | _SUPPLIED
+        path = name = f"outside.{name}" if name.partition(".")[0] in taken else name
+        while path in self.members.read:
+            self.counter += 1
+            path = f"{name}.{self.counter}"
+        return path
+
+    @contextmanager
+    def located(self) -> Generator[None]:
+        """Give errors of binding the user's line."""
+        try:
+            yield
+        except QuadrantsError as error:
+            if error.span is None:
+                error.span = self.builder.span
+            raise
 
     def member(self, owner: Any, kind: str, key: Any, value: Any, name: str) -> Any:
         """Return what ``value``, the attribute or item ``key`` of a Python object, stands for."""
@@ -269,7 +286,9 @@ class Lowering:
 
     def observed(self, member: Member, value: Any) -> Any:
         """Return what ``value``, read on the way ``member``, stands for."""
-        return self.argument(member.path, self.members.observe(member, value), member)
+        with self.located():
+            kind = self.members.observe(member, value)
+        return self.argument(member.path, kind, member)
 
     def items(self, value: Any) -> Any:
         """Return a list or tuple that came with an argument with its items bound; anything else as it is."""
@@ -413,6 +432,9 @@ def plain_type(value: Any) -> Any:
     """Annotation that passes a Python number at run time; EMPTY for anything else."""
     return type(value) if type(value) in (int, float, bool) else EMPTY
 
+
+_SUPPLIED = frozenset(("log", "temp", "temporary", "return", "residual", "outside"))
+"""First parts of the paths of arrays that core supplies."""
 
 _BUILTINS = frozenset(
     """abs all any bool dict divmod enumerate float frozenset getattr hasattr int isinstance issubclass len list max min

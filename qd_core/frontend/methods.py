@@ -25,6 +25,8 @@ def call_method(ctx: Lowering, node: ast.Call, place: Any, base: Any, name: str)
 
     if isinstance(base, StructValue):
         return _struct_method(ctx, node, place, base, name)
+    if isinstance(base, ArrayRef) and name == "parent" and not node.args and base.shape is not None:
+        return base  # its node has the same index space
     if isinstance(base, (Value, ArrayRef)):
         ctx.type_error(f"{describe(base)} has no method {name!r} in kernels", node, hint=_hint(base, name))
     if not isinstance(base, MatrixValue):

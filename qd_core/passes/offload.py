@@ -214,7 +214,10 @@ class _Offload:
     def _program(self, tasks: tuple[Task, ...]) -> Program:
         params = [*self.function.params, *self.temps.values()]
         if self.sites:
-            params.append(Param(ArrayType(dt.i64, 1), "log", Role.LOG))
+            path = "log"
+            while any(p.path == path for p in params):  # the user's
+                path = f"({path})"
+            params.append(Param(ArrayType(dt.i64, 1), path, Role.LOG))
         used = _used_params(tasks)
         kept = tuple(p for p in params if p in used or p.role in (Role.LOG, Role.RESULT))
         reads, writes = set[int](), set[int]()

@@ -25,6 +25,7 @@ from qd_core.backend.contract import (
     HostSpan,
     Launch,
     Module,
+    Role,
 )
 from qd_core.backend.requirements import check_supported
 from qd_core.errors import DeviceFault, LaunchError, Span
@@ -117,7 +118,7 @@ class Executable:
             self.supplied[leaf.path] = ArrayView(
                 BufferRef(buffer, 0, nbytes), shape, contiguous_strides(shape, leaf.type.element_size)
             )
-        elif leaf.path == "log" and log is not None and self.program.sites:
+        elif leaf.role is Role.LOG and log is not None and self.program.sites:
             self.supplied[leaf.path] = log.view
 
     def module(self, guards: frozenset[str]) -> Module:
@@ -290,8 +291,8 @@ class _Owned:
 def _gains_from_no_overlap(program: Program) -> bool:
     """Whether knowing that arrays are disjoint helps.
 
-    It does in a serial loop that writes memory (values stay in registers), and for atomics on several arrays
-    (those on an iteration's own elements need not be atomic).
+    It does in a serial loop that writes memory (values stay in registers), and for atomics (those on an
+    iteration's own elements need not be atomic, those on elements that data choose may go to copies).
     """
     if not program.writes or len(program.reads | program.writes) < 2:
         return False

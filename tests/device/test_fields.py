@@ -655,6 +655,69 @@ def test_lists_of_fields():
     assert [f.to_numpy().tolist() for f in fields] == [[20, 22, 24], [10, 11, 12], [20, 21, 22]]
 
 
+def test_arrays_may_be_called_like_what_core_supplies(capsys):
+    log, temporary = qd.field(qd.i32, shape=3), qd.field(qd.i32, shape=())
+
+    @qd.kernel
+    def k() -> qd.i32:
+        total = 0
+        for i in log:
+            log[i] = i
+            total += log[i]
+            print(log[i])
+        temporary[None] = total
+        return temporary[None]
+
+    @qd.kernel
+    def with_argument(log: qd.types.ndarray(dtype=qd.i32, ndim=1)):
+        for i in range(3):
+            log[i] = 10 * i
+            print(log[i])
+
+    assert k() == 3
+    assert log.to_numpy().tolist() == [0, 1, 2]
+    x = qd.ndarray(qd.i32, 3)
+    with_argument(x)
+    qd.sync()
+    assert x.to_numpy().tolist() == [0, 10, 20]
+    assert sorted(capsys.readouterr().out.split()[-6:], key=int) == ["0", "0", "1", "2", "10", "20"]
+
+
+def test_names_of_arguments_and_of_what_functions_see_are_apart():
+    s = qd.types.struct(x=qd.f32).field(shape=2)
+
+    @qd.func
+    def outer(i):
+        return s[i].x
+
+    class Inner:
+        def __init__(self):
+            self.x = qd.field(qd.f32, shape=2)
+
+    @qd.kernel
+    def k(s: qd.template()):
+        for i in range(2):
+            s.x[i] = outer(i) + 1
+
+    inner = Inner()
+    s.fill(5)
+    for _ in range(3):
+        k(inner)
+    assert inner.x.to_numpy().tolist() == [6, 6]
+    assert s.x.to_numpy().tolist() == [5, 5]
+
+
+def test_an_unplaced_field_is_reported_at_the_users_line():
+    x = qd.field(qd.f32)
+
+    @qd.kernel
+    def k():
+        x[0] = 1
+
+    with pytest.raises(QuadrantsRuntimeError, match=r"not placed[^\n]*\n.*test_fields\.py[^\n]*\n.*x\[0\] = 1"):
+        k()
+
+
 # -- structs ----------------------------------------------------------------------------------------------------------
 vec3 = qd.types.vector(3, qd.f32)
 
