@@ -5,6 +5,10 @@ A task is ``void task_k(i64 *words, i64 *extents, i64 begin, i64 end, worker*)``
 The linear range is walked row by row of the innermost axis, which is spread over lanes: one division a row. ``int32
 qd_kernel(context*, i64 *words, i64 *extents, stream*)`` runs the tasks in order; a task that is worth sharing goes
 through ``run`` of the context.
+
+Behind the extents of all axes, ``extents`` has the words of `LAUNCH` for the task that runs. Totals are combined block
+by block, a block being a fixed number of iterations whatever the number of threads, and the blocks in their order: a
+reduction gives the same value in every run.
 """
 
 from __future__ import annotations
@@ -16,7 +20,8 @@ from qd_core import dtypes as dt
 from qd_core.codegen.llvm.cost import is_open
 from qd_core.codegen.llvm.emitter import Emitter, Lane
 from qd_core.codegen.llvm.module import ModuleWriter, is_serial
-from qd_core.codegen.llvm.ownership import Totals
+from qd_core.codegen.llvm.ownership import Ownership, Totals
+from qd_core.codegen.llvm.privates import CLEAR_IR, PrivateCopies
 from qd_core.codegen.llvm.survey import Survey
 from qd_core.codegen.llvm.target import TaskForm
 from qd_core.codegen.llvm.types import KERNEL, LLVM
@@ -31,6 +36,15 @@ them little, and halves the time to compile."""
 
 CHUNK_CYCLES = 6000.0
 """Cycles of work that are worth handing to another thread: about 2 µs."""
+
+
+MAX_BLOCKS = 256
+"""Blocks of iterations that totals are combined over."""
+
+LAUNCH = ("alone", "block", "partials", "copies", "stride", "threads", "offsets")
+"""Words for the running task: it runs on one thread; iterations of a block, and where to put each block's totals;
+private copies (null: none), bytes of one, their number, and from there on the byte offset of each array in a copy.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,17 +93,54 @@ class HostForm(TaskForm):
         module.functions.append("\n".join([head, "entry:", *em.entry, *em.lines, "}"]))
 
     def _alone(self, em: Emitter, module: ModuleWriter) -> str:
-        em.entry.append(f"  %alone.at = getelementptr i64, ptr %extents, i64 {_axes(module.program)}")
-        em.entry.append("  %alone.word = load i64, ptr %alone.at, align 8, !invariant.load !0")
-        em.entry.append("  %alone = icmp ne i64 %alone.word, 0")
+        word = _launch_word(em, module, "alone")
+        em.entry.append(f"  %alone = icmp ne i64 {word}, 0")
         return "%alone"
 
     def _parallel(self, module: ModuleWriter, em: Emitter, number: int, task: Task) -> None:
         found = module.ownership(task)
         em.owned = found.owned
-        totals = Totals(em, found)
-        _Rows(self, em, task, _first_axis(module.program, number)).write()
-        totals.finish()
+        if found.privates:
+            self._use_copies(module, em, found)
+        rows = _Rows(self, em, task, _first_axis(module.program, number))
+        if found.totals:
+            self._blocks(module, em, Totals(em, found), rows)
+        else:
+            rows.write("%begin", "%end")
+
+    def _blocks(self, module: ModuleWriter, em: Emitter, totals: Totals, rows: _Rows) -> None:
+        """Write the loop over the blocks of this chunk; chunks begin at multiples of a block."""
+        block, partials = _launch_word(em, module, "block"), _launch_word(em, module, "partials", "ptr")
+        head, body, done = em.label("blocks"), em.label("block"), em.label("blocks_end")
+        em.jump(head)
+        em.start(head)
+        at = em.new("")
+        phi = len(em.lines) - 1
+        em.branch(em.new(f"icmp slt i64 {at}, %end"), body, done)
+        em.start(body)
+        with em.scope():
+            after = em.new(f"add i64 {at}, {block}")
+            totals.clear()
+            rows.write(at, em.new(f"call i64 @llvm.smin.i64(i64 {after}, i64 %end)"))
+            totals.put(partials, em.new(f"udiv i64 {at}, {block}"))
+        em.lines[phi] += f"phi i64 [ %begin, %entry ], [ {after}, %{em.block} ]"
+        em.jump(head)
+        em.start(done)
+
+    def _use_copies(self, module: ModuleWriter, em: Emitter, found: Ownership) -> None:
+        """Let additions go to this thread's copies, plainly, where there are some."""
+        words = [_launch_word(em, module, name, t) for name, t in (("copies", "ptr"), ("stride", "i64"), ("threads", "i64"))]
+        copies, stride, threads = words
+        call = f"call ptr @qd_private_copy(ptr {copies}, i64 {stride}, i64 {threads}, ptr %worker)"
+        em.entry += [f"  %copy = {call}", "  %shared = icmp eq ptr %copy, null", "  %own = xor i1 %shared, true"]
+        em.entry.append(f"  %plain = or i1 {em.alone}, %own")
+        em.alone = "%plain"
+        for k, param in enumerate(found.privates):
+            offset = _launch_word(em, module, "offsets", index=k)
+            em.entry.append(f"  %copy{k} = getelementptr i8, ptr %copy, i64 {offset}")
+            array = f"select i1 %shared, ptr {em.address(param)}, ptr %copy{k}"
+            em.entry.append(f"  %array{k} = {array}")
+            em.redirect(param, f"%array{k}")
 
     def iteration(self, em: Emitter, task: Task) -> None:
         """Write one run of the body, with private memory given back at its end."""
@@ -112,6 +163,8 @@ class HostForm(TaskForm):
         """Write the function that runs all tasks."""
         if any("scratch" in module.survey(t).ops for t in module.program.tasks):
             module.functions.append(self.allocator)
+        if any(module.ownership(t).privates for t in module.program.tasks if not is_serial(t)):
+            module.functions.append(CLEAR_IR)
         _Kernel(self, module).write()
 
 
@@ -121,6 +174,18 @@ def _axes(program: Program) -> int:
 
 def _first_axis(program: Program, number: int) -> int:
     return sum(len(t.extents) for t in program.tasks[:number])
+
+
+def _launch_word(em: Emitter, module: ModuleWriter, name: str, type: str = "i64", index: int = 0) -> str:
+    """Read a word of `LAUNCH` in a task's entry block."""
+    ref = f"%launch.{name}{index}"
+    em.entry.append(f"  {ref}.at = getelementptr i64, ptr %extents, i64 {_launch_at(module, name) + index}")
+    em.entry.append(f"  {ref} = load {type}, ptr {ref}.at, align 8, !invariant.load !0")
+    return ref
+
+
+def _launch_at(module: ModuleWriter, name: str) -> int:
+    return _axes(module.program) + LAUNCH.index(name)
 
 
 def min_chunk(task: Task, body: Survey, lanes: int) -> int:
@@ -159,29 +224,30 @@ class _Rows:
         em.entry.append(f"  %n{axis} = load i64, ptr %n{axis}.at, align 8, !invariant.load !0")
         return f"%n{axis}"
 
-    def write(self) -> None:
-        """Write the loop over rows, or the single row of a task with one axis."""
+    def write(self, begin: str, end: str) -> None:
+        """Write the loop over the rows of a range, or the single row of a task with one axis."""
         em = self.em
         if len(self.extents) == 1:
-            em.jump("row")
-            em.start("row")
-            self._row([], "%begin", "%end", "0")
+            row = em.label("row")
+            em.jump(row)
+            em.start(row)
+            self._row([], begin, end, "0")
             return
-        head, body, done = em.label("rows"), em.label("row"), em.label("end")
+        head, body, done, before = em.label("rows"), em.label("row"), em.label("end"), em.block
         em.jump(head)
         em.start(head)
         at = em.new("")
         phi = len(em.lines) - 1
-        em.branch(em.new(f"icmp slt i64 {at}, %end"), body, done)
+        em.branch(em.new(f"icmp slt i64 {at}, {end}"), body, done)
         em.start(body)
         with em.scope():
             outer, first, linear = self._split(at)
-            left = em.new(f"sub i64 %end, {at}")
+            left = em.new(f"sub i64 {end}, {at}")
             room = em.new(f"sub i64 {self.extents[-1]}, {first}")
             length = em.new(f"call i64 @llvm.smin.i64(i64 {left}, i64 {room})")
             self._row(outer, first, em.new(f"add i64 {first}, {length}"), linear)
         after = em.new(f"add i64 {at}, {length}")
-        em.lines[phi] += f"phi i64 [ %begin, %entry ], [ {after}, %{em.block} ]"
+        em.lines[phi] += f"phi i64 [ {begin}, %{before} ], [ {after}, %{em.block} ]"
         em.jump(head)
         em.start(done)
 
@@ -280,7 +346,12 @@ class _Kernel:
             self._task(number, task)
         em.line("ret i32 0")
         head = f"define i32 @{KERNEL}(ptr %context, ptr %words, ptr %extents, ptr %stream) {self.module.attributes} {{"
-        entry = ["entry:", f"  %n = alloca [{_axes(program) + 1} x i64], align 8", *em.entry]
+        found = [self.module.ownership(t) for t in program.tasks if not is_serial(t)]
+        words = _axes(program) + len(LAUNCH) + max((len(f.privates) for f in found), default=0)
+        totals = max((len(f.totals) for f in found), default=0)
+        entry = ["entry:", f"  %n = alloca [{words} x i64], align 8"]
+        entry += [f"  %partials = alloca [{totals * MAX_BLOCKS} x i64], align 64"] if totals else []
+        entry += em.entry
         self.module.functions.append("\n".join([head, *entry, *em.lines, "}"]))
 
     def _task(self, number: int, task: Task) -> None:
@@ -301,8 +372,9 @@ class _Kernel:
 
     def _parallel(self, number: int, task: Task, count: str) -> None:
         """Run on the caller alone, or share: the last word of the extents tells the task which."""
-        em = self.em
+        em, found = self.em, self.module.ownership(task)
         chunk = min_chunk(task, self.module.survey(task), self.module.lanes(task))
+        block = self._block(count, chunk) if found.totals else str(chunk)
         several, alone, done = em.label("several"), em.label("alone"), em.label("task_done")
         large, known = em.label("large"), em.label("known")
         em.branch(em.new(f"icmp sgt i64 {count}, {chunk}"), large, alone)
@@ -315,22 +387,68 @@ class _Kernel:
         threads = em.new(f"load atomic i64, ptr {at} monotonic, align 8")
         em.branch(em.new(f"icmp sgt i64 {threads}, 1"), several, alone)
         em.start(several)
-        self._note_alone(0)
+        sharing = em.new(f"phi i64 [ 0, %{large} ], [ {threads}, %{known} ]")
+        self._note("alone", 0)
         # Negative: the size is a guess, and the pool shall look at the clock before it wakes anybody.
-        self._share(number, count, -chunk if is_open(task.body) else chunk)
+        piece = em.new(f"sub i64 0, {block}") if is_open(task.body) else block
+        if found.privates:
+            self._share_with_copies(number, found, count, piece, sharing)
+        else:
+            self._share(number, count, piece)
         em.jump(done)
         em.start(alone)
-        self._note_alone(1)
+        self._note("alone", 1)
+        if found.privates:
+            self._note("copies", "null", "ptr")
         if "scratch" in self.module.survey(task).ops:
             self._share(number, count, _ONE_CHUNK)
         else:
             self._call(number, count)
         em.jump(done)
         em.start(done)
+        if found.totals:
+            self._combine(found, count, block)
 
-    def _note_alone(self, flag: int) -> None:
-        at = self.em.new(f"getelementptr i64, ptr %n, i64 {_axes(self.module.program)}")
-        self.em.line(f"store i64 {flag}, ptr {at}, align 8")
+    def _note(self, name: str, value: object, type: str = "i64", index: int = 0) -> None:
+        at = self.em.new(f"getelementptr i64, ptr %n, i64 {_launch_at(self.module, name) + index}")
+        self.em.line(f"store {type} {value}, ptr {at}, align 8")
+
+    def _block(self, count: str, chunk: int) -> str:
+        """Iterations of a block: a multiple of the chunk that makes at most `MAX_BLOCKS` blocks."""
+        em = self.em
+        share = em.new(f"udiv i64 {em.new(f'add i64 {count}, {MAX_BLOCKS - 1}')}, {MAX_BLOCKS}")
+        pieces = em.new(f"udiv i64 {em.new(f'add i64 {share}, {chunk - 1}')}, {chunk}")
+        least = em.new(f"call i64 @llvm.smax.i64(i64 {pieces}, i64 1)")
+        block = em.new(f"mul i64 {least}, {chunk}")
+        self._note("block", block)
+        self._note("partials", "%partials", "ptr")
+        return block
+
+    def _combine(self, found: Ownership, count: str, block: str) -> None:
+        """Combine the blocks in order and update the elements; nothing where there was no iteration."""
+        em = self.em
+        some, done = em.label("combine"), em.label("combined")
+        more = em.new(f"add i64 {count}, {block}")
+        blocks = em.new(f"udiv i64 {em.new(f'sub i64 {more}, 1')}, {block}")
+        em.branch(em.new(f"icmp sgt i64 {blocks}, 0"), some, done)
+        em.start(some)
+        with em.scope():
+            Totals(em, found).update("%partials", blocks)
+        em.jump(done)
+        em.start(done)
+
+    def _share_with_copies(self, number: int, found: Ownership, count: str, chunk: str, threads: str) -> None:
+        """Share, each thread adding into copies of its own where that pays; 0 threads: their number is not known yet."""
+        additions = sum(map(len, found.privates.values()))
+        copies = PrivateCopies(self.em, list(found.privates), additions)
+        memory, stride, offsets = copies.allocate(count, threads)
+        self._note("copies", memory, "ptr")
+        self._note("stride", stride)
+        self._note("threads", threads)
+        for k, offset in enumerate(offsets):
+            self._note("offsets", offset, index=k)
+        self._share(number, count, chunk)
+        copies.merge(memory, stride, threads, offsets)
 
     def _extent(self, extent: Extent, axis: int) -> str:
         em = self.em
@@ -342,7 +460,7 @@ class _Kernel:
             at = em.new(f"getelementptr i64, ptr %extents, i64 {axis}")
         return em.new(f"call i64 @llvm.smax.i64(i64 {em.new(f'load i64, ptr {at}, align 8')}, i64 0)")
 
-    def _share(self, number: int, count: str, chunk: int) -> None:
+    def _share(self, number: int, count: str, chunk: object) -> None:
         em = self.em
         at = em.new(f"getelementptr i8, ptr %context, i64 {self.form.context['run']}")
         run = em.new(f"load ptr, ptr {at}, align 8")

@@ -4,8 +4,10 @@
 element in each iteration. An atomic on it is a plain read, operation and write, of neighbours in one vector.
 
 *Totals*: one element, the same for all iterations, that the task only combines values into and whose old value nobody
-asks for. Each call of the task combines into a register and updates the element once: reductions at the speed of
-reading, and with less rounding.
+asks for. Each block of iterations combines into a register, and the blocks are combined in their order: reductions at
+the speed of reading, with less rounding, and the same in every run.
+
+*Privates*: arrays that the task only adds to, at elements that its data choose, see `privates`.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from qd_core import dtypes as dt
-from qd_core.codegen.llvm.atomics import identity, reduce_vector, update
+from qd_core.codegen.llvm.atomics import combine, identity, reduce_vector, update
+from qd_core.codegen.llvm.elementwise import Typed
 from qd_core.codegen.llvm.emitter import Emitter
-from qd_core.codegen.llvm.memory import place, pointer, to_memory
+from qd_core.codegen.llvm.memory import from_memory, place, pointer, to_memory
+from qd_core.codegen.llvm.privates import private_arrays
 from qd_core.codegen.llvm.survey import Survey
 from qd_core.codegen.llvm.types import LLVM, MEMORY
 from qd_core.ir.nodes import Arg, Node, Param, Value
@@ -46,12 +50,16 @@ class Ownership:
         Atomics on elements of their own iteration.
     totals : dict
         Atomics of each total by (array, indices).
+    privates : dict
+        Atomics of each array that may have private copies; empty unless ``disjoint``.
     """
 
     def __init__(self, body: Survey, axes: Sequence[Arg], disjoint: bool) -> None:
         self.axes, self.used = set(axes), body.used
         self.owned: set[Node] = set()
         self.totals: dict[tuple[Value, ...], list[Node]] = {}
+        self.privates: dict[Param, list[Node]] = {}
+        self.disjoint = disjoint
         self.atomics = body.atomics
         accesses: dict[Value, list[Node]] = defaultdict(list)
         for node in body.accesses if self.atomics else ():
@@ -75,7 +83,8 @@ class Ownership:
         if alone and len(places) == 1 and self._injective(next(iter(places))):
             self.owned.update(atomics)
         elif len(atomics) == len(nodes) and not any(n in self.used for n in nodes):
-            self._total(nodes)
+            if not self._total(nodes) and self.disjoint and private_arrays(nodes) and isinstance(param, Param):
+                self.privates[param] = nodes
 
     def _injective(self, indices: Sequence[Value]) -> bool:
         found = [self._axis(v) for v in indices]
@@ -102,46 +111,79 @@ class Ownership:
             return a if b == "fixed" else b if a == "fixed" else None
         return None
 
-    def _total(self, nodes: list[Node]) -> None:
+    def _total(self, nodes: list[Node]) -> bool:
         """Keep the atomics whose element no iteration chooses, where all atomics of the array are of one kind."""
         kinds = {n.attrs["kind"] for n in nodes}
         if len(kinds) != 1 or "exchange" in kinds:
-            return
+            return False
         if any(self._axis(v) != "fixed" for n in nodes for v in n.operands[1:-1]):
-            return
+            return False
         groups: dict[tuple[Value, ...], list[Node]] = defaultdict(list)
         for node in nodes:
             groups[node.operands[:-1]].append(node)
-        if len(self.totals) + len(groups) <= _MAX_TOTALS:
-            self.totals |= groups
+        if len(self.totals) + len(groups) > _MAX_TOTALS:
+            return False
+        self.totals |= groups
+        return True
 
 
 class Totals:
-    """Writes the accumulators of a task: an initial value in the entry block, one update at the end."""
+    """Writes the accumulators of a task, one block at a time, and the combination of the blocks."""
 
     def __init__(self, em: Emitter, found: Ownership) -> None:
-        self.em, self.slots = em, [(key, nodes[0]) for key, nodes in found.totals.items()]
-        wide = em.lanes > 1
+        self.em, self.wide = em, em.lanes > 1
+        self.slots = [nodes[0] for nodes in found.totals.values()]
         for n, nodes in enumerate(found.totals.values()):
-            kind, d = nodes[0].attrs["kind"], nodes[0].type
-            t, value = em.typed(d, wide), identity(kind, d)
-            em.entry.append(f"  %total{n} = alloca {t}, align 64")
-            em.entry.append(f"  store {t} {f'splat ({LLVM[d]} {value})' if wide else value}, ptr %total{n}, align 64")
-            for node in nodes:
-                em.totals[node] = f"%total{n}"
+            em.totals |= dict.fromkeys(nodes, f"%total{n}")
 
-    def finish(self) -> None:
-        """Update each element with what was accumulated."""
-        em, wide = self.em, self.em.lanes > 1
-        for n, (_, node) in enumerate(self.slots):
+    def clear(self) -> None:
+        """Begin a block."""
+        em = self.em
+        for n, node in enumerate(self.slots):
+            d = node.type
+            t, value = em.typed(d, self.wide), identity(node.attrs["kind"], d)
+            em.entry.append(f"  %total{n} = alloca {t}, align 64")
+            em.line(f"store {t} {f'splat ({LLVM[d]} {value})' if self.wide else value}, ptr %total{n}, align 64")
+
+    def put(self, partials: str, block: str) -> None:
+        """End a block: keep what was accumulated."""
+        em = self.em
+        first = em.new(f"mul i64 {block}, {len(self.slots)}")
+        for n, node in enumerate(self.slots):
+            d = node.type
+            whole = em.new(f"load {em.typed(d, self.wide)}, ptr %total{n}, align 64")
+            one = reduce_vector(em, node.attrs["kind"], whole, d) if self.wide else whole
+            at = em.new(f"getelementptr i64, ptr {partials}, i64 {em.new(f'add i64 {first}, {n}')}")
+            em.line(f"store {MEMORY[d]} {to_memory(em, one, d, False)}, ptr {at}, align 8")
+
+    def update(self, partials: str, blocks: str) -> None:
+        """Update each element with the blocks' values, combined in their order."""
+        em = self.em
+        for n, node in enumerate(self.slots):
             param, *indices, _ = node.operands
             kind, d = node.attrs["kind"], node.type
-            whole = em.new(f"load {em.typed(d, wide)}, ptr %total{n}, align 64")
-            one = reduce_vector(em, kind, whole, d) if wide else whole
+            one = self._combined(partials, blocks, n, node)
             for value in indices:
                 self._define(value)
             at = place(em, param, indices)
             update(em, kind, d, pointer(em, at, MEMORY[d]), to_memory(em, one, d, False))
+
+    def _combined(self, partials: str, blocks: str, n: int, node: Node) -> str:
+        em, kind, d = self.em, node.attrs["kind"], node.type
+        loop, done, before = em.label("sum"), em.label("summed"), em.block
+        em.jump(loop)
+        em.start(loop)
+        block, so_far = em.new(""), em.new("")
+        phi = len(em.lines) - 2
+        index = em.new(f"add i64 {em.new(f'mul i64 {block}, {len(self.slots)}')}, {n}")
+        raw = em.new(f"load {MEMORY[d]}, ptr {em.new(f'getelementptr i64, ptr {partials}, i64 {index}')}, align 8")
+        total = combine(Typed(em, d, False), kind, so_far, from_memory(em, raw, d, False))
+        after = em.new(f"add i64 {block}, 1")
+        em.lines[phi] += f"phi i64 [ 0, %{before} ], [ {after}, %{em.block} ]"
+        em.lines[phi + 1] += f"phi {LLVM[d]} [ {identity(kind, d)}, %{before} ], [ {total}, %{em.block} ]"
+        em.branch(em.new(f"icmp slt i64 {after}, {blocks}"), loop, done)
+        em.start(done)
+        return total
 
     def _define(self, value: Value) -> None:
         """Write an index again: the body's own does not dominate the end."""
