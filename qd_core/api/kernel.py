@@ -23,6 +23,7 @@ from qd_core.frontend.lower import Lowered, LowerOptions, lower_kernel
 from qd_core.frontend.signature import ArgType, KernelInfo, is_method, kernel_info
 from qd_core.ir.nodes import Function
 from qd_core.passes.offload import offload
+from qd_core.passes.pin import pin_extrema
 from qd_core.passes.unify import unify
 from qd_core.runtime.context import Options, Runtime, current
 from qd_core.runtime.interop import ArraySource
@@ -182,7 +183,9 @@ class Kernel:
 
     def _lower(self, types: tuple[ArgType, ...], bound: Bound) -> Lowered:
         """Lower the kernel; members that it reads are added to ``bound``."""
-        return lower_kernel(self.info, types, lower_options(bound.options), functools.partial(bind_argument, bound))
+        lowered = lower_kernel(self.info, types, lower_options(bound.options), functools.partial(bind_argument, bound))
+        lowered.function = pin_extrema(lowered.function)
+        return lowered
 
     def lowered(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> tuple[Function, Bound]:
         """Return the kernel's IR for a call, before any derivative is taken, and the call's leaf values."""

@@ -14,6 +14,7 @@ from qd_core.autodiff.rules import RULES, NotDifferentiable, differentiable
 from qd_core.autodiff.structure import Structure, carried, is_loop, path_of
 from qd_core.errors import NotDifferentiableError
 from qd_core.ir.nodes import Node, Param, Value
+from qd_core.passes.pin import is_extremum
 
 __all__ = ["Activity", "analyze"]
 
@@ -47,8 +48,8 @@ class Activity:
 
 
 def _moves(node: Node, shadows: Mapping[Param, Param], active: set[Value]) -> bool:
-    """A store moves the element's gradient even when the value is constant; an atomic add of a constant does not."""
-    return _touches(node, shadows) and (node.op.name == "store" or node.operands[-1] in active)
+    """A store or extremum moves the element's gradient even when the value is constant; an atomic add does not."""
+    return _touches(node, shadows) and (node.op.name == "store" or is_extremum(node) or node.operands[-1] in active)
 
 
 def _touches(node: Node, shadows: Mapping[Param, Param]) -> bool:
@@ -64,9 +65,9 @@ def analyze(structure: Structure, shadows: Mapping[Param, Param]) -> Activity:
     Raises
     ------
     NotDifferentiableError
-        At the user's line: an operation without a derivative on the path, an atomic other than `add` on a
-        differentiated array, an active value stored in an array without gradients and read again, or an access to the
-        gradients themselves.
+        At the user's line: an operation without a derivative on the path, an atomic other than `add`, `min` and `max`
+        on a differentiated array, an active value stored in an array without gradients and read again, or an access to
+        the gradients themselves.
     """
     forward, backward = _edges(structure)
     sources = [n for n in structure.nodes if _reads(n, shadows)]
@@ -80,7 +81,7 @@ def analyze(structure: Structure, shadows: Mapping[Param, Param]) -> Activity:
         [
             o
             for n in structure.nodes
-            if n.op.name in ("select", "min", "max") and n in active
+            if (n.op.name in ("select", "min", "max") and n in active) or (is_extremum(n) and _touches(n, shadows))
             for o in n.operands
             if o in active
         ],
@@ -170,16 +171,16 @@ def _refuse_access(node: Node, shadows: Mapping[Param, Param], useful: set[Value
         )
     if array not in shadows or kind is None:
         return
-    if kind != "add":
+    if kind != "add" and not is_extremum(node):
         raise NotDifferentiableError(
             f"atomic {kind} on the differentiated array `{path_of(array)}`",
             span=node.span,
             why="its derivative depends on the order in which iterations arrive",
-            hint="give the array no gradient, or reduce with atomic add",
+            hint="give the array no gradient, or reduce with atomic add, min or max",
         )
     if node in useful:
         raise NotDifferentiableError(
-            f"the old value of an atomic add on `{path_of(array)}` reaches a differentiated array",
+            f"the old value of an atomic {kind} on `{path_of(array)}` reaches a differentiated array",
             span=node.span,
             why="it depends on the order in which iterations arrive",
         )

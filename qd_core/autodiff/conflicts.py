@@ -8,6 +8,7 @@ from qd_core.autodiff.activity import Activity
 from qd_core.autodiff.residuals import Demand
 from qd_core.autodiff.structure import Affine, Structure, indices
 from qd_core.ir.nodes import Node, Param, Value
+from qd_core.passes.pin import is_extremum
 
 __all__ = ["Conflicts"]
 
@@ -61,7 +62,11 @@ class Conflicts:
         gradient never overlaps.
         """
         wanted: set[Value] = set(demand.needed).union(*demand.slices.values(), self._activity.active)
-        read = {n.operands[0] for n in self._structure.nodes if n.op.name == "load" and n in wanted}
+        read = {
+            n.operands[0]
+            for n in self._structure.nodes
+            if (n.op.name == "load" and n in wanted) or (is_extremum(n) and n.operands[0] in self._activity.shadows)
+        }
         shadows = self._activity.shadows
         pairs = {(a, w) for a in read for w in self._structure.written if a is not w}
         pairs |= {(shadows[a], shadows[w]) for a, w in pairs if a in shadows and w in shadows}  # type: ignore[index]

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from qd_core.autodiff.activity import Activity, analyze
 from qd_core.autodiff.reverse import shadow_params
 from qd_core.autodiff.rules import push
-from qd_core.autodiff.structure import Structure, carried, indices
+from qd_core.autodiff.structure import Structure, carried, indices, path_of
+from qd_core.errors import NotDifferentiableError
 from qd_core.ir.build import Builder
 from qd_core.ir.nodes import Function, Node, Param, Region, Role, Value
-from qd_core.ir.rewrite import Copier, eliminate_dead
+from qd_core.ir.rewrite import Copier, eliminate_dead, walk
 from qd_core.passes.hoist import hoist_invariants
+from qd_core.passes.pin import is_extremum
 
 __all__ = ["forward"]
 
@@ -42,10 +44,30 @@ def forward(function: Function, duals: Iterable[str]) -> Function:
     structure = Structure(primal)
     body = Region()
     walker = _Forward(Builder(body), analyze(structure, shadows), shadows)
-    walker.copier.nodes(primal.body.nodes)
+    for node in primal.body.nodes:
+        walker.copier.node(node)
+        inner = (i for r in node.regions for i in walk(r))
+        if any(is_extremum(n) and n.operands[0] in shadows for n in (node, *inner)):
+            check_repeatable(structure, node)
+            walker.settle(node)
     result = Function(f"{function.name}_dual", params, body, function.span, dict(function.attrs))
     eliminate_dead(result)
     return result
+
+
+def check_repeatable(structure: Structure, node: Node) -> None:
+    """Refuse a root operation with atomic extrema that would not compute the same values if it ran again."""
+    inside = [n for n in structure.nodes if n is node or any(o is node for o, _ in structure.chain[structure.home[n]])]
+    written = {n.operands[0] for n in inside if n.op.name in ("store", "atomic")}
+    used = {o for n in inside for o in n.operands}
+    for n in inside:
+        if n in used and n.op.name in ("load", "atomic") and n.operands[0] in written:
+            raise NotDifferentiableError(
+                f"a minimum or maximum is formed in a loop that reads `{path_of(n.operands[0])}`, which it also writes",
+                span=n.span,
+                why="forward mode runs the loop again to find the achieving element",
+                hint="split the loop, or use reverse mode",
+            )
 
 
 class _Forward:
@@ -55,9 +77,20 @@ class _Forward:
         self.b, self.activity, self.shadows = builder, activity, shadows
         self.copier = Copier(builder, rule=self.rule)
         self.tangent: dict[Value, Value] = {}
+        self.settling = False
+
+    def settle(self, node: Node) -> None:
+        """Run a root operation again, without its effects, to find whose tangents its minima and maxima have."""
+        self.settling = True
+        self.copier.node(node)
+        self.settling = False
 
     def rule(self, copier: Copier, node: Node) -> bool:
         """Copy a node; emit its tangent when it has one."""
+        if self.settling and node.op.writes and not node.regions:
+            if is_extremum(node) and node.operands[0] in self.shadows:
+                self.achieved(node)
+            return node.op.name not in ("scratch", "scratch_store")
         if not self.activity.has_code(node):
             return False
         handler = _RULES.get(node.op.name)
@@ -95,7 +128,20 @@ class _Forward:
 
     def atomic(self, node: Node) -> None:
         self.copier.default(node)
+        if is_extremum(node):
+            return
         self.b.atomic("add", *self.element(node), self.of(node.operands[-1]))
+
+    def achieved(self, node: Node) -> None:
+        """Store the tangent of a value that equals the extremum."""
+        value = self.copier.value(node.operands[-1])
+        best = self.b.load(self.copier.value(node.operands[0]), self.copier.values(indices(node)))
+        with self.b.inside() as mine:
+            self.b.store(*self.element(node), self.of(node.operands[-1]))
+            self.b.yield_()
+        with self.b.inside() as other:
+            self.b.yield_()
+        self.b.if_(self.b.emit("eq", value, best), mine, other)
 
     # -- control ------------------------------------------------------------------------------------------------
     def fill(self, region: Region, extra: Sequence[Value], breaks: bool = False) -> None:

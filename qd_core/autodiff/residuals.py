@@ -17,6 +17,7 @@ from qd_core.autodiff.rules import uses
 from qd_core.autodiff.structure import Structure, carried, indices, is_loop, path_of
 from qd_core.errors import NotDifferentiableError
 from qd_core.ir.nodes import Arg, Node, Param, Region, Result, Value
+from qd_core.passes.pin import is_extremum
 
 __all__ = ["Demand"]
 
@@ -99,8 +100,11 @@ class Demand:
             self._need(*indices(node))
 
     def seed_atomic(self, node: Node) -> None:
-        """An atomic add needs indices when its value is active."""
-        if node.operands[-1] in self.activity.active:
+        """An atomic add needs indices when its value is active, a minimum or maximum its value too."""
+        if is_extremum(node) and node.operands[0] in self.activity.shadows:
+            self._check_settled(node)
+            self._need(node.operands[-1], *indices(node))
+        elif node.operands[-1] in self.activity.active:
             self.seed_access(node)
 
     def seed_control(self, node: Node) -> None:
@@ -215,6 +219,24 @@ class Demand:
             self._push(around, node.operands[0])
 
     # -- memory -------------------------------------------------------------------------------------------------
+    def _check_settled(self, extremum: Node) -> None:
+        """Its result must be in memory as the launch left it: no other write after it, no read before one like it."""
+        structure, array, kind = self.structure, extremum.operands[0], extremum.attrs["kind"]
+        accesses = [n for n in structure.nodes if n.op.name in _ACCESSES and n.operands[0] is array]
+        same = [n for n in accesses if n.attrs.get("kind") == kind]
+        for node in accesses:
+            read = node.op.name == "load"
+            early = not read or (node in self.activity.active and any(structure.may_follow(node, a) for a in same))
+            if node in same or not early or not structure.may_follow(extremum, node):
+                continue
+            line = f" at line {node.span.line}" if node.span is not None else ""
+            raise NotDifferentiableError(
+                f"the {kind}imum in `{path_of(array)}` is {'used' if read else 'overwritten'}{line} before it is final",
+                span=extremum.span,
+                why="reverse mode finds the achieving element by the result that the kernel leaves in memory",
+                hint="combine into another array, or split the kernel",
+            )
+
     def _check_overwritten(self, load: Node) -> None:
         """Reverse mode reads memory as the launch left it: refuse an element that is overwritten after this load."""
         writers = self._writers.get(load.operands[0])
@@ -236,6 +258,7 @@ class Demand:
             )
 
 
+_ACCESSES = ("load", "store", "atomic")
 _CYCLES = {
     "sin": 20,
     "cos": 20,

@@ -164,7 +164,21 @@ class _Reverse:
 
     def atomic(self, node: Node) -> None:
         array, index = self.element(node)
-        self.add(node.operands[-1], self.b.load(array, index))
+        value = node.operands[-1]
+        taken = self.b.load(array, index) if node.attrs["kind"] == "add" else self.claim(node, array, index)
+        self.add(value, taken)
+
+    def claim(self, node: Node, array: Param, index: tuple[Value, ...]) -> Value:
+        """The gradient of an extremum if this value achieves it and is the first to ask; what nobody takes is the
+        initial value's.
+        """
+        zero = self.zero(node.operands[-1])
+        best = self.b.load(node.operands[0], index)
+        with self.b.inside() as mine:
+            self.b.yield_(self.b.atomic("exchange", array, index, zero))
+        with self.b.inside() as other:
+            self.b.yield_(zero)
+        return self.b.if_(self.b.emit("eq", self.primal(node.operands[-1]), best), mine, other)[0]
 
     # -- control ------------------------------------------------------------------------------------------------
     def branch(self, node: Node) -> None:

@@ -65,8 +65,9 @@ def format_of(dtype: DType) -> Format:
 
 @contextmanager
 def protected(b: Builder) -> Generator[None]:
-    """Mark real arithmetic emitted in the block so that fast math may only contract it."""
-    before, b.exact = b.exact, "contract"
+    """Mark real arithmetic emitted in the block so that fast math may only contract it; what is strict stays so."""
+    before = b.exact
+    b.exact = "strict" if before == "strict" else "contract"
     try:
         yield
     finally:

@@ -53,7 +53,9 @@ def legalize_region(region: Region, native: Native = ()) -> Region:
     def rule(copier: Copier, node: Node) -> bool:
         if not _is_missing(node, native):
             return False
+        copier.builder.exact = node.attrs.get("exact")
         copier.mapping[node] = expand(copier.builder, node.op.name, copier.values(node.operands))
+        copier.builder.exact = None
         return True
 
     copy = Copier(Builder(Region()), rule=rule).region(region, loop=True)

@@ -1,7 +1,7 @@
 """Make parameters that are the same array one parameter.
 
-Analyses take arrays of different parameters as different memory. When a launch passes one array for two parameters, unifying them first makes every
-later pass exact for it, derivatives included.
+Analyses take arrays of different parameters as different memory. When a launch passes one array for two parameters,
+unifying them first makes every later pass exact for it, derivatives included.
 """
 
 from __future__ import annotations
