@@ -1,0 +1,123 @@
+"""Reductions and scatters of several threads on the CPU: right, and totals the same in every run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import qd_core as qd
+
+N = 60_000
+Reals = qd.types.ndarray(dtype=qd.f32, ndim=1)
+Keys = qd.types.ndarray(dtype=qd.i32, ndim=1)
+Grid = qd.types.ndarray(dtype=qd.f32, ndim=2)
+
+
+@pytest.fixture(params=[1, 2, 3], ids="{} threads".format)
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    qd.init(arch=qd.cpu, cpu_max_num_threads=request.param, offline_cache=False, log_level="error")
+    yield request.param
+    qd.init(arch=qd.cpu, cpu_max_num_threads=1, offline_cache=False, log_level="error")
+    qd.reset()
+
+
+@qd.kernel
+def moments(x: Reals, s: Reals):
+    for i in range(x.shape[0]):
+        s[0] += x[i]
+        s[1] += x[i] * x[i]
+        qd.atomic_max(s[2], x[i])
+
+
+@qd.kernel
+def histogram(k: Keys, h: Keys):
+    for i in range(k.shape[0]):
+        h[k[i]] += 1
+
+
+@qd.kernel
+def spread(k: Keys, w: Reals, g: Grid):
+    for i in range(k.shape[0]):
+        for j in range(2):
+            g[k[i], j] += w[i]
+        g[k[i], 1] += 1.0
+
+
+def values(n: int) -> np.ndarray:
+    return np.random.default_rng(3).normal(size=n).astype(np.float32)
+
+
+def keys(n: int, bins: int) -> np.ndarray:
+    return np.random.default_rng(4).integers(0, bins, n, np.int32)
+
+
+totals_of_one_thread: dict[int, np.ndarray] = {}
+
+
+@pytest.mark.parametrize("n", [0, 1, 37, N])
+def test_totals_are_the_same_in_every_run_and_with_any_number_of_threads(threads: int, n: int) -> None:
+    x = values(n)
+    results = []
+    for _ in range(5):
+        s = np.array([1, 2, -9], np.float32)
+        moments(x, s)
+        results.append(s)
+    wanted = [1 + x.sum(dtype=np.float64), 2 + (x.astype(np.float64) ** 2).sum(), max(-9, *x) if n else -9]
+    np.testing.assert_allclose(results[0], wanted, rtol=2e-6, atol=2e-5)
+    first = totals_of_one_thread.setdefault(n, results[0])
+    assert all(np.array_equal(s, first) for s in results)
+
+
+@pytest.mark.parametrize("bins", [1, 64, 1000, 300_000])
+def test_histograms_count_everything(threads: int, bins: int) -> None:
+    k, h = keys(N, bins), np.full(bins, 5, np.int32)
+    for turn in range(1, 4):  # the first launch does not know the number of threads yet
+        histogram(k, h)
+        np.testing.assert_array_equal(h, 5 + turn * np.bincount(k, minlength=bins))
+
+
+@pytest.mark.parametrize("columns", [2, 3])
+def test_scatters_into_parts_of_an_array_leave_the_rest_alone(threads: int, columns: int) -> None:
+    k, w = keys(N, 50), np.ones(N, np.float32)
+    whole = np.full((50, columns), -0.0, np.float32)
+    g = qd.ndarray(qd.f32, (50, columns))
+    g.from_numpy(whole)
+    for turn in range(1, 4):
+        spread(k, w, g)
+        counts = np.bincount(k, minlength=50).astype(np.float32)
+        wanted = np.zeros((50, columns), np.float32)
+        wanted[:, 0], wanted[:, 1] = turn * counts, 2 * turn * counts
+        np.testing.assert_array_equal(g.to_numpy(), wanted)
+
+
+def test_keys_and_counts_in_one_array(threads: int) -> None:
+    k = qd.ndarray(qd.i32, N)
+    k.from_numpy(np.zeros(N, np.int32))
+
+    @qd.kernel
+    def bump(k: Keys, h: Keys):
+        for i in range(1, k.shape[0]):
+            h[k[i]] += 1
+
+    for turn in range(1, 4):
+        bump(k, k)  # one array: there must be no copies, whose values the keys would not see
+        assert k.to_numpy()[0] == turn * (N - 1)
+
+
+def test_launches_from_several_python_threads(threads: int) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    k = keys(N, 200)
+    wanted = np.bincount(k, minlength=200)
+
+    def one(_: int) -> bool:
+        h = np.zeros(200, np.int32)
+        for _ in range(5):
+            histogram(k, h)
+        return np.array_equal(h, 5 * wanted)
+
+    histogram(k, np.zeros(200, np.int32))
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(one, range(6)))
