@@ -1,17 +1,19 @@
 """Which part of each array a launch touches: a box of indices an access, from interval arithmetic on index expressions.
 
-Boxes are over-approximations: an index that hangs on memory spans its whole axis. They tell a tape which launches can overwrite what an earlier
-one's derivative needs.
+Boxes are over-approximations: an index that hangs on memory spans its whole axis. They tell a tape which launches can
+overwrite what an earlier one's derivative needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from qd_core.ir.nodes import Arg, Node, Param, Region, Value
+from qd_core.ir.nodes import Node, Param, Value
 from qd_core.ir.program import Program, Task
+from qd_core.ir.rewrite import walk
 
 __all__ = ["Box", "Touched", "merge", "overlap", "touched"]
 
@@ -29,7 +31,10 @@ class Touched:
 
 
 def touched(
-    program: Program, extents: Sequence[int], scalar_of: Callable[[str], Any], shape_of: Callable[[str], tuple[int, ...]]
+    program: Program,
+    extents: Sequence[int],
+    scalar_of: Callable[[str], Any],
+    shape_of: Callable[[str], tuple[int, ...]],
 ) -> Touched:
     """Return what a launch of ``program`` reads and writes.
 
@@ -49,8 +54,37 @@ def touched(
         own = extents[at : at + len(task.extents)]
         at += len(task.extents)
         if 0 not in own:
-            _Walk(task, own, scalar_of, shape_of, reads, writes).region(task.body)
+            _Walk(task, own, scalar_of, shape_of, reads, writes)
     return Touched({p: merge(b) for p, b in reads.items()}, {p: merge(b) for p, b in writes.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """Accesses of a task with the same run-time indices."""
+
+    array: Param
+    indices: tuple[Value, ...]
+    reads: bool
+    writes: bool
+
+
+@lru_cache(maxsize=1024)
+def _accesses(task: Task) -> tuple[tuple[_Access, ...], dict[Value, Node]]:
+    """Return the distinct accesses of a task, and its serial loops by their index argument."""
+    found: dict[tuple[Param, tuple[Value, ...]], tuple[bool, bool]] = {}
+    loops: dict[Value, Node] = {}
+    for node in walk(task.body):
+        if node.op.name == "for":
+            loops[node.regions[0].args[0]] = node
+        if node.op.name not in ("load", "store", "atomic"):
+            continue
+        array = node.operands[0]
+        assert isinstance(array, Param)
+        if array.type.fixed_shape is None:
+            key = array, node.operands[1 : 1 + array.type.ndim]
+            reads, writes = found.get(key, (False, False))
+            found[key] = reads or node.op.reads, writes or node.op.writes
+    return tuple(_Access(array, indices, *how) for (array, indices), how in found.items()), loops
 
 
 class _Walk:
@@ -69,33 +103,23 @@ class _Walk:
         self.known: dict[Value, Interval | None] = {
             arg: (0, n - 1) if n > 0 else None for arg, n in zip(task.body.args, extents, strict=True)
         }
-
-    def region(self, region: Region) -> None:
-        for node in region.nodes:
-            if node.op.name in ("load", "store", "atomic"):
-                self.access(node)
-            elif node.op.name == "for":
-                self.known[node.regions[0].args[0]] = self.trip_range(node)
-            for inner in node.regions:
-                self.region(inner)
+        accesses, self.loops = _accesses(task)
+        for access in accesses:
+            self.access(access)
 
     def trip_range(self, loop: Node) -> Interval | None:
         start, stop = (self.interval(v) for v in loop.operands[:2])
         return (start[0], max(stop[1] - 1, start[0])) if start is not None and stop is not None else None
 
-    def access(self, node: Node) -> None:
-        array = node.operands[0]
-        assert isinstance(array, Param)
-        if array.type.fixed_shape is not None:
-            return
-        shape = self.shape_of(array.path)
-        box = tuple(self.axis(v, n) for v, n in zip(node.operands[1:], shape, strict=False))
+    def access(self, access: _Access) -> None:
+        path = access.array.path
+        box = tuple(self.axis(v, n) for v, n in zip(access.indices, self.shape_of(path), strict=True))
         if any(low > high for low, high in box):
             return
-        if node.op.reads:
-            self.reads.setdefault(array.path, []).append(box)
-        if node.op.writes:
-            self.writes.setdefault(array.path, []).append(box)
+        if access.reads:
+            self.reads.setdefault(path, []).append(box)
+        if access.writes:
+            self.writes.setdefault(path, []).append(box)
 
     def axis(self, index: Value, extent: int) -> Interval:
         interval = self.interval(index)
@@ -112,7 +136,9 @@ class _Walk:
         if isinstance(value, Param):
             number = self.scalar_of(value.path) if value.type.is_integral else None
             return (int(number), int(number)) if number is not None else None
-        if isinstance(value, Arg) or not isinstance(value, Node):
+        if value in self.loops:
+            return self.trip_range(self.loops[value])
+        if not isinstance(value, Node):
             return None
         if value.op.name == "const":
             number = value.attrs["value"]
@@ -154,15 +180,43 @@ def _mod(a: Interval, b: Interval) -> Interval | None:
     return (a[0] % b[0], a[1] % b[0]) if a[0] // b[0] == a[1] // b[0] else (0, b[0] - 1)
 
 
+def _add(a: Interval, b: Interval) -> Interval:
+    return (a[0] + b[0], a[1] + b[1])
+
+
+def _sub(a: Interval, b: Interval) -> Interval:
+    return (a[0] - b[1], a[1] - b[0])
+
+
+def _neg(a: Interval) -> Interval:
+    return (-a[1], -a[0])
+
+
+def _same(a: Interval) -> Interval:
+    return a
+
+
+def _smaller(a: Interval, b: Interval) -> Interval:
+    return (min(a[0], b[0]), min(a[1], b[1]))
+
+
+def _larger(a: Interval, b: Interval) -> Interval:
+    return (max(a[0], b[0]), max(a[1], b[1]))
+
+
+def _either(a: Interval, b: Interval) -> Interval:
+    return (min(a[0], b[0]), max(a[1], b[1]))
+
+
 _RULES: dict[str, Callable[..., Interval | None]] = {
-    "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
-    "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    "add": _add,
+    "sub": _sub,
     "mul": _products,
-    "neg": lambda a: (-a[1], -a[0]),
-    "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
-    "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
-    "select": lambda a, b: (min(a[0], b[0]), max(a[1], b[1])),
-    "cast": lambda a: a,
+    "neg": _neg,
+    "min": _smaller,
+    "max": _larger,
+    "select": _either,
+    "cast": _same,
     "floordiv": _floordiv,
     "mod": _mod,
 }
