@@ -19,7 +19,7 @@ from qd_core.ir.rewrite import walk
 from qd_core.passes.legalize import legalize
 from qd_vulkan.facts import spirv_target
 
-__all__ = ["FORMAT", "Code", "VulkanCompiler", "unpack"]
+__all__ = ["FORMAT", "Code", "VulkanCompiler", "pack", "unpack"]
 
 FORMAT = "qd-spirv-1"
 _EMITTER_VERSION = 1
@@ -53,7 +53,7 @@ class VulkanCompiler(Compiler):
         entries = tuple(_entry(program, n, task, code) for n, (task, code) in enumerate(zip(program.tasks, codes, strict=True)))
         wants_text = dict(options.extra).get("stages") == "1"
         stages = {f"spirv {e.symbol}": disassemble(c.binary) for e, c in zip(entries, codes, strict=True)} if wants_text else {}
-        return Artifact(FORMAT, _pack(program, ArgumentLayout.of(program, self.spirv), codes), entries, program.sites, stages)
+        return Artifact(FORMAT, pack(_code(program, ArgumentLayout.of(program, self.spirv), codes)), entries, program.sites, stages)
 
 
 def _entry(program: Program, number: int, task: Task, code: TaskCode) -> TaskEntry:
@@ -83,15 +83,19 @@ class Code:
     tasks: tuple[TaskCode, ...]
 
 
-def _pack(program: Program, layout: ArgumentLayout, codes: Sequence[TaskCode]) -> bytes:
-    arrays = [isinstance(p.type, ArrayType) for p in program.params]
-    head = {
-        "words": layout.extents, "extents": sum(len(t.extents) for t in program.tasks), "inline": layout.inline, "pooled": layout.pool is not None,
-        "leaves": [sum(arrays[:n]) if array else -1 for n, array in enumerate(arrays)],
-        "tasks": [[len(c.binary), c.form, c.group, c.pooled] for c in codes],
-    }  # fmt: skip
+def pack(code: Code) -> bytes:
+    """Write a blob: the length of a header in JSON, the header, the modules."""
+    head = {f: getattr(code, f) for f in ("words", "extents", "inline", "pooled", "leaves")}
+    head["tasks"] = [[len(t.binary), t.form, t.group, t.pooled] for t in code.tasks]
     text = json.dumps(head).encode()
-    return struct.pack("<I", len(text)) + text + b"".join(c.binary for c in codes)
+    return struct.pack("<I", len(text)) + text + b"".join(t.binary for t in code.tasks)
+
+
+def _code(program: Program, layout: ArgumentLayout, tasks: Sequence[TaskCode]) -> Code:
+    arrays = [isinstance(p.type, ArrayType) for p in program.params]
+    leaves = tuple(sum(arrays[:n]) if array else -1 for n, array in enumerate(arrays))
+    extents = sum(len(t.extents) for t in program.tasks)
+    return Code(layout.extents, extents, layout.inline, layout.pool is not None, leaves, tuple(tasks))
 
 
 def unpack(artifact: Artifact) -> Code:

@@ -66,7 +66,7 @@ def _apply(em: Emitter, instruction: str, kind: int, address: int, *values: int)
     """Call the function of an atomic instruction on the ``kind`` at ``address``."""
     pointer = em.module.pointer("PhysicalStorageBuffer", kind)
     function = em.shared((instruction, kind), lambda: _function(em, instruction, kind, pointer, len(values)))
-    return em.op("FunctionCall", kind, function, em.op("ConvertUToPtr", pointer, address), *values)
+    return em.op("FunctionCall", kind, function, em.place(address, kind), *values)
 
 
 def _function(em: Emitter, instruction: str, kind: int, pointer: int, count: int) -> int:

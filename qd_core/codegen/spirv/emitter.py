@@ -211,18 +211,25 @@ class Emitter:
         return m.variable("PushConstant", m.pointer("PushConstant", block))
 
     def pointer(self, address: int, target: int) -> int:
-        """Return a pointer to ``target`` at a 64-bit address.
+        """Return a pointer to ``target`` at a 64-bit address, for loads.
 
-        The pointer passes through a Function variable decorated `AliasedPointer`: optimisers remove it, and a translator to source text sees
+        It passes through a Function variable decorated `AliasedPointer`: optimisers remove it, and a translator to source text sees
         that later stores may change what a load through it sees (`docs/moltenvk.md`).
         """
+        raw = self.place(address, target)
         m = self.module
         type_id = m.pointer("PhysicalStorageBuffer", target)
-        raw = self.op("ConvertUToPtr", type_id, address)
         home = m.variable("Function", m.pointer("Function", type_id))
         m.decorate(home, "AliasedPointer")
         self.do("Store", home, raw)
         return self.op("Load", type_id, home)
+
+    def place(self, address: int, target: int) -> int:
+        """Return a pointer to ``target`` at a 64-bit address, for stores and atomics.
+
+        Not through a variable: SPIRV-Tools 2023 takes a store through a pointer from one for a store to the variable, and removes it.
+        """
+        return self.op("ConvertUToPtr", self.module.pointer("PhysicalStorageBuffer", target), address)
 
     def narrow(self, word: int, dtype: DType) -> int:
         """Return the low bits of a 64-bit word as a value of ``dtype``."""

@@ -70,7 +70,7 @@ def load_at(em: Emitter, address: int, dtype: DType) -> int:
 def store_at(em: Emitter, address: int, value: int, dtype: DType) -> None:
     """Write a value at an address."""
     stored = to_memory(em, value, dtype)
-    em.do("Store", em.pointer(address, em.memory_type(dtype)), stored, _ALIGNED, dtype.nbytes)
+    em.do("Store", em.place(address, em.memory_type(dtype)), stored, _ALIGNED, dtype.nbytes)
 
 
 def _load(em: Emitter, node: Node) -> None:

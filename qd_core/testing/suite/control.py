@@ -184,6 +184,7 @@ def test_no_iterations(device: DeviceUnderTest) -> None:
     agree(device, empty, {"y": np.zeros(0, np.int32)})
 
 
+@requires("type.f64")
 def test_serial_code_between_parallel_loops(device: DeviceUnderTest) -> None:
     """A later task sees what earlier ones stored, and values that serial code computed."""
     x, y = array(dt.f64, "x"), array(dt.f64, "y")
