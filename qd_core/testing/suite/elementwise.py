@@ -102,28 +102,38 @@ def results_of(device: DeviceUnderTest, group: Group, rows: Sequence[Row], optio
     return {op.name: after[f"y_{k.name}"][row] for row, (op, k) in enumerate(zip(ops, kinds, strict=True))}
 
 
-def walk(
+def problems(
     device: DeviceUnderTest, group: Group, sampler: Callable[..., tuple[Array, ...]], options: CompileOptions
-) -> None:
-    """Compare all operations of a group with their meaning; name each one that differs or does not compile."""
+) -> dict[str, list[str]]:
+    """Compare all operations of a group with their meaning; what is wrong with each, by name."""
     rows: list[Row] = [(op, sampler(op, group.dtype)) for op in group.ops]
     try:
         actual = results_of(device, group, rows, options)
     except Exception as error:
-        raise AssertionError(f"{group}: {culprits(device, group, rows, options)}") from error
-    wrong = [text for op, given in rows for text in differs(op, group.dtype, given, actual[op.name])]
-    assert not wrong, "\n".join(wrong)
+        return culprits(device, group, rows, options, error)
+    return {op.name: differs(op, group.dtype, given, actual[op.name]) for op, given in rows}
 
 
-def culprits(device: DeviceUnderTest, group: Group, rows: Sequence[Row], options: CompileOptions) -> str:
-    """Run operations one by one and say which fail, and how."""
-    failures: list[str] = []
+def culprits(
+    device: DeviceUnderTest, group: Group, rows: Sequence[Row], options: CompileOptions, error: Exception
+) -> dict[str, list[str]]:
+    """Run operations one by one and say which fail, and how; all do when only the whole kernel raises ``error``."""
+    found: dict[str, list[str]] = {}
     for row in rows:
         try:
             results_of(device, group, [row], options)
-        except Exception as error:
-            failures.append(f"{row[0].name} of {group.dtype.name}: {type(error).__name__}: {error}")
-    return "\n".join(failures) or "only the operations together fail"
+        except Exception as own:
+            found[row[0].name] = [f"{row[0].name} of {group.dtype.name}: {type(own).__name__}: {own}"]
+    together = f"{group}: only all operations together fail: {type(error).__name__}: {error}"
+    return found or {op.name: [together] for op, _ in rows}
+
+
+def walk(
+    device: DeviceUnderTest, group: Group, sampler: Callable[..., tuple[Array, ...]], options: CompileOptions
+) -> None:
+    """Fail with everything that is wrong in a group."""
+    wrong = [text for texts in problems(device, group, sampler, options).values() for text in texts]
+    assert not wrong, "\n".join(dict.fromkeys(wrong))
 
 
 def differs(op: OpDef, dtype: DType, given: tuple[Array, ...], actual: Array) -> list[str]:
