@@ -1,6 +1,6 @@
 """One workload by one peer, in the peer's own interpreter: prints one line of JSON.
 
-    python -m benchmarks.child --workload "saxpy 3e6" --peer numba
+python -m benchmarks.child --workload "saxpy 3e6" --peer numba
 """
 
 from __future__ import annotations

@@ -91,10 +91,10 @@ def timed(table: dict[str, float], stage: str, run: Callable[[], Any]) -> Any:
 def stages(statements: int) -> dict[str, float]:
     """Compile one kernel and return the seconds of each stage, with ``ops`` and ``instructions``."""
     import qd_core as qd
+    from qd_core.api.kernel import compile_options
     from qd_core.autodiff.reverse import reverse
     from qd_core.codegen.llvm import emit_module
     from qd_core.codegen.llvm.cost import count_nodes
-    from qd_core.api.kernel import compile_options
     from qd_core.passes.offload import offload
     from qd_core.runtime.context import current
 
@@ -176,13 +176,21 @@ def main() -> None:
     measured(20, 1)  # loads every module
     rows = [measured(size, args.rounds) for size in args.sizes]
     lines = ["# Compile time", "", ", ".join(before.values()), "", *table(rows), ""]
-    lines += ["Processor milliseconds of a fresh process with a tiny kernel (NumPy's and LLVM's load counted apart):", ""]
-    lines += ["| disk cache | import qd_core | init | kernel defined, array made | first launch | second launch |", "|---" * 6 + "|"]
+    lines += [
+        "Processor milliseconds of a fresh process with a tiny kernel (NumPy's and LLVM's load counted apart):",
+        "",
+    ]
+    lines += [
+        "| disk cache | import qd_core | init | kernel defined, array made | first launch | second launch |",
+        "|---" * 6 + "|",
+    ]
     for phase, row in first.items():
         cells = (f"{row[k] * 1e3:.1f}" for k in ("imported", "init", "defined", "first", "second"))
         lines.append(f"| {phase} | " + " | ".join(cells) + " |")
     folder = ROOT / "benchmarks" / "results"
-    (folder / "compile.json").write_text(json.dumps({"machine": before, "stages": rows, "first": first}, indent=1) + "\n")
+    (folder / "compile.json").write_text(
+        json.dumps({"machine": before, "stages": rows, "first": first}, indent=1) + "\n"
+    )
     (folder / "compile.md").write_text("\n".join([*lines, ""]))
     print("\n".join(lines))
 

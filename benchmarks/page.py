@@ -47,7 +47,16 @@ def markdown(data: Mapping[str, Any]) -> str:
 
 def _cells(name: str, row: Row, against: float | None) -> list[str]:
     if "median_s" not in row:
-        return [name, row["peer"], row.get("version", ""), "–", "–", "–", "–", row.get("error", "")[:90].replace("\n", " ")]
+        return [
+            name,
+            row["peer"],
+            row.get("version", ""),
+            "-",
+            "-",
+            "-",
+            "-",
+            row.get("error", "")[:90].replace("\n", " "),
+        ]
     times = [scaled(row["median_s"]), scaled(row["min_s"]), f"{row.get('cpus', 0):.1f}"]
     remark = " ".join(filter(None, (row.get("note", ""), row.get("mismatch", ""))))
     return [name, row["peer"], row["version"], *times, f"{against:.2f} x" if against else "", remark]
@@ -56,7 +65,8 @@ def _cells(name: str, row: Row, against: float | None) -> list[str]:
 def _machine(data: Mapping[str, Any]) -> str:
     facts = data["machine"]
     text = f"{facts['processor']}, {facts['cores']} cores, {facts['memory']}, {facts['system']}; load {facts['load']}"
-    return f"{text}; revision {facts['revision']}; {data['date']}; {data['rounds']} rounds in turns, {data['threads']} threads."
+    how = f"{data['rounds']} rounds in turns, {data['threads']} threads"
+    return f"{text}; revision {facts['revision']}; {data['date']}; {how}."
 
 
 def page(data: Mapping[str, Any]) -> str:
@@ -67,9 +77,11 @@ def page(data: Mapping[str, Any]) -> str:
     for name, rows in by_workload(data["results"]).items():
         timed = [r for r in rows if "median_s" in r]
         against = ratio(rows)
-        parts.append(f"<h2>{html.escape(name)}{f' – {against:.2f} x the best peer' if against else ''}</h2>")
+        parts.append(f"<h2>{html.escape(name)}{f': {against:.2f} x the best peer' if against else ''}</h2>")
         parts.append(_bars(timed))
-        parts += [f"<p>{html.escape(r['peer'])}: {html.escape(r.get('error', ''))}</p>" for r in rows if "median_s" not in r]
+        parts += [
+            f"<p>{html.escape(r['peer'])}: {html.escape(r.get('error', ''))}</p>" for r in rows if "median_s" not in r
+        ]
     return "\n".join(parts)
 
 

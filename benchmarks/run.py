@@ -3,7 +3,7 @@
     python benchmarks/run.py slice --peer numba=/path/to/venv/bin/python --peer jax=/path/to/other/bin/python
 
 A peer needs an interpreter of its own, with the peer and NumPy installed (quadrants, taichi, warp-lang, numba, jax). The
-runs of one workload alternate between the peers, so that a change of the machine's speed hits all of them. Without
+runs of one workload alternate between the peers, so that a change of the machine's speed hits all of them. Without any
 ``--peer`` only this project is measured.
 """
 
@@ -64,12 +64,14 @@ def compare(rows: Sequence[dict[str, Any]], tolerance: float) -> None:
         if ours is None or "checksum" not in row:
             continue
         scale = max(*(abs(v) for v in ours), 1e-30)
-        worst = max(abs(a - b) for a, b in zip(ours, row["checksum"])) / scale
+        worst = max(abs(a - b) for a, b in zip(ours, row["checksum"], strict=True)) / scale
         if not worst <= tolerance:
             row["mismatch"] = f"result differs by {worst:.1e}"
 
 
-def run(names: Sequence[str], peers: dict[str, str], rounds: int, budget_s: float, timeout_s: float) -> list[dict[str, Any]]:
+def run(
+    names: Sequence[str], peers: dict[str, str], rounds: int, budget_s: float, timeout_s: float
+) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     for name in names:
         chosen = [(p, peers[p.split()[0]]) for p in WORKLOADS[name].implementations() if p.split()[0] in peers]

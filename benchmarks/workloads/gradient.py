@@ -33,7 +33,7 @@ def noted(run, gradients, wait=lambda: None):
 
     def error():
         wanted, got = exact(len(gradients()[0])), np.asarray(gradients(), np.float64)
-        errors = [np.abs(g - w).max() / np.abs(w).max() for g, w in zip(got, wanted)]
+        errors = [np.abs(g - w).max() / np.abs(w).max() for g, w in zip(got, wanted, strict=True)]
         return f"gradient error {max(errors):.1e}"
 
     return Step(run, gradients, wait, error)
@@ -47,13 +47,13 @@ def of_language(name, n):
     def chain(x: Array, a: Array, loss: Array, trips: Array):
         for i in range(x.shape[0]):
             v = x[i]
-            for t in range(trips.shape[0]):
+            for _ in range(trips.shape[0]):
                 v = a[i] * ti.sin(v) + 0.1
             loss[0] += v
 
     x, a, loss = (ti.ndarray(ti.f32, m, needs_grad=True) for m in (n, n, 1))
     trips = ti.ndarray(ti.f32, TRIPS)
-    for array, values in zip((x, a), starts(n)):
+    for array, values in zip((x, a), starts(n), strict=True):
         array.from_numpy(values)
 
     def run():

@@ -66,9 +66,7 @@ def warp(n):
     head = "import warp as wp\nArray = wp.array(dtype=wp.float32)\n"
     kernel = module_of(f"{head}@wp.kernel(enable_backward=False)\ndef touch({parameters}):\n{body}\n").touch
     arrays = [wp.zeros(1, dtype=wp.float32, device="cpu") for _ in range(n)]
-    return Step(
-        lambda: wp.launch(kernel, dim=1, inputs=arrays, device="cpu"), lambda: [a.numpy()[0] for a in arrays]
-    )
+    return Step(lambda: wp.launch(kernel, dim=1, inputs=arrays, device="cpu"), lambda: [a.numpy()[0] for a in arrays])
 
 
 NATIVE = {name: functools.partial(of_language, name, numpy=False) for name in LANGUAGE}

@@ -75,7 +75,7 @@ def of_language(name, n):
 
     x, v, C, J = ti.ndarray(vec2, n), ti.ndarray(vec2, n), ti.ndarray(mat2, n), ti.ndarray(ti.f32, n)
     gv, gm = ti.ndarray(vec2, (N_GRID, N_GRID)), ti.ndarray(ti.f32, (N_GRID, N_GRID))
-    for array, values in zip((x, v), particles(n)):
+    for array, values in zip((x, v), particles(n), strict=True):
         array.from_numpy(values)
     C.from_numpy(np.zeros((n, 2, 2), np.float32))
     J.fill(1.0)

@@ -55,7 +55,7 @@ def soa_language(name, n):
             az[i] = sz
 
     arrays = [ti.ndarray(ti.f32, n) for _ in range(6)]
-    for array, values in zip(arrays, positions(n).T):
+    for array, values in zip(arrays[:3], positions(n).T, strict=True):
         array.from_numpy(np.ascontiguousarray(values))
     return Step(lambda: gravity(*arrays), lambda: np.stack([a.to_numpy() for a in arrays[3:]], 1), ti.sync)
 

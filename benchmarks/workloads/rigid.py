@@ -1,6 +1,7 @@
 """Chains of 20 rigid links in n environments: orientation, position, angular velocity and bias moment (float32).
 
-A link takes about 300 operations on quaternions and 3 x 3 matrices; links of a chain depend on each other, chains do not.
+A link takes about 300 operations on quaternions and 3 x 3 matrices; links of a chain depend on each other, chains do
+not.
 """
 
 import functools
@@ -72,7 +73,7 @@ def of_language(name, n):
                 m[e, k] = spin.cross((R @ D @ R.transpose()) @ spin)
 
     tables = [ti.ndarray(ti.f32, (n, LINKS)) for _ in range(2)] + [ti.ndarray(vec3, LINKS) for _ in range(3)]
-    for array, values in zip(tables, chains(n)):
+    for array, values in zip(tables, chains(n), strict=True):
         array.from_numpy(values)
     p, m = ti.ndarray(vec3, (n, LINKS)), ti.ndarray(vec3, (n, LINKS))
     return Step(lambda: forward(*tables, p, m), lambda: np.stack([p.to_numpy(), m.to_numpy()]), ti.sync)

@@ -30,7 +30,7 @@ def saxpy_language(name, n):
             y[i] += a * x[i]
 
     x, y = ti.ndarray(ti.f32, n), ti.ndarray(ti.f32, n)
-    for array, values in zip((x, y), vectors(n)):
+    for array, values in zip((x, y), vectors(n), strict=True):
         array.from_numpy(values)
     return Step(lambda: saxpy(FACTOR, x, y), y.to_numpy, ti.sync)
 
@@ -155,8 +155,11 @@ def stencil_jax(n):
     import jax
 
     c = np.float32(0.2)
-    inner = lambda x: c * (x[1:-1, 1:-1] + x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:])
-    step = jax.jit(lambda x, y: y.at[1:-1, 1:-1].set(inner(x)), donate_argnums=1)
+
+    @functools.partial(jax.jit, donate_argnums=1)
+    def step(x, y):
+        return y.at[1:-1, 1:-1].set(c * (x[1:-1, 1:-1] + x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:]))
+
     x = jax.numpy.asarray(vectors(n * n)[0].reshape(n, n))
     held = [jax.numpy.zeros_like(x)]
 

@@ -1,7 +1,8 @@
 """The context that generated code gets: through it, a kernel reaches the worker pool, and nobody before it needs one.
 
-A kernel asks for ``run`` only when a task is worth sharing. Until that happens for the first time, ``run`` is a callback
-that makes the pool, which is machine code and has to be compiled or linked, and puts the pool's own function in its place.
+A kernel asks for ``run`` only when a task is worth sharing. Until that happens for the first time, ``run`` is a
+callback that makes the pool, which is machine code and has to be compiled or linked, and puts the pool's own function
+in its place.
 """
 
 from __future__ import annotations

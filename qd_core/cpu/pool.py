@@ -8,9 +8,9 @@ Generated code reaches it through a context structure (`Pool.context_address`), 
 `qd_pool_run` runs `task` over [0, count) and returns when all of it is done. `min_chunk` is the number of iterations
 that are worth handing to another thread, about 2 µs of work: every chunk begins at a multiple of it, and work of up to
 one min_chunk runs on the caller as the single chunk [0, count). Sleeping workers are woken (10 to 25 µs) at once for
-`wake_chunks` of them; where `min_chunk` is negative, which says that its size is a guess because inner loops may have any
-length, and for less work, only when the caller finds that the launch has taken
-`WAKE_US`. A nested launch, and one that another Python thread makes meanwhile, runs on its own caller.
+`wake_chunks` of them; where `min_chunk` is negative, which says that its size is a guess because inner loops may have
+any length, and for less work, only when the caller finds that the launch has taken `WAKE_US`. A nested launch, and one
+that another Python thread makes meanwhile, runs on its own caller.
 See `pool_ir` for the rendezvous and `arena_ir` for the worker's structure.
 """
 

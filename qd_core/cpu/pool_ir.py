@@ -495,4 +495,6 @@ def pool_ir(*, pthread: bool) -> str:
     clock = _X86_CLOCK if _machine() == "x86" else _POSIX_CLOCK if pthread else _NO_CLOCK
     text = declaration + clock + ARENA_IR + _RUN_IR + (_PTHREAD_IR if pthread else "")
     layouts = {"c": CONTEXT, "w": WORKER, "p": POOL}
-    return fill(text, layouts, {"worker_nbytes": WORKER_NBYTES, "pause": pause, "clock": getattr(time, "CLOCK_MONOTONIC", 1)})
+    return fill(
+        text, layouts, {"worker_nbytes": WORKER_NBYTES, "pause": pause, "clock": getattr(time, "CLOCK_MONOTONIC", 1)}
+    )

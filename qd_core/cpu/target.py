@@ -70,7 +70,7 @@ def _features() -> frozenset[str]:
 
 
 def _listed_features() -> frozenset[str]:
-    """Features of an x86 processor as the operating system lists them, without loading LLVM; empty where it does not."""
+    """Features of an x86 processor as the operating system lists them, without LLVM; empty where it does not."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             line = next((line for line in file if line.startswith("flags")), "")

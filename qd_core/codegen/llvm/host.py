@@ -129,7 +129,9 @@ class HostForm(TaskForm):
 
     def _use_copies(self, module: ModuleWriter, em: Emitter, found: Ownership) -> None:
         """Let additions go to this thread's copies, plainly, where there are some."""
-        words = [_launch_word(em, module, name, t) for name, t in (("copies", "ptr"), ("stride", "i64"), ("threads", "i64"))]
+        words = [
+            _launch_word(em, module, name, t) for name, t in (("copies", "ptr"), ("stride", "i64"), ("threads", "i64"))
+        ]
         copies, stride, threads = words
         call = f"call ptr @qd_private_copy(ptr {copies}, i64 {stride}, i64 {threads}, ptr %worker)"
         em.entry += [f"  %copy = {call}", "  %shared = icmp eq ptr %copy, null", "  %own = xor i1 %shared, true"]
@@ -438,7 +440,7 @@ class _Kernel:
         em.start(done)
 
     def _share_with_copies(self, number: int, found: Ownership, count: str, chunk: str, threads: str) -> None:
-        """Share, each thread adding into copies of its own where that pays; 0 threads: their number is not known yet."""
+        """Share, each thread adding into copies of its own where that pays; 0 threads: nobody knows yet."""
         additions = sum(map(len, found.privates.values()))
         copies = PrivateCopies(self.em, list(found.privates), additions)
         memory, stride, offsets = copies.allocate(count, threads)
