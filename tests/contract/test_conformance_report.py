@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,13 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Reports on a backend that keeps f32 where it claims f64."""
     folder = tmp_path_factory.mktemp("report")
     registry().register(NAME, lambda: BROKEN[NAME](NAME))
     assert main(["conformance", NAME, "--folder", str(folder), "--keyword", KEYWORD]) == 1
     registry().unregister(NAME)
-    yield folder / NAME
+    return folder / NAME
 
 
 @pytest.fixture
