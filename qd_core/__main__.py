@@ -16,8 +16,12 @@ COMMANDS = {
 """Name of each module of `qd_core.cli`, and what it does."""
 
 
+MODULES = {"new-backend": "scaffold"}
+"""Modules of subcommands whose names differ."""
+
+
 def _module(command: str) -> str:
-    return f"qd_core.cli.{command.replace('-', '_')}"
+    return f"qd_core.cli.{MODULES.get(command, command)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from qd_core.__main__ import main
-from qd_core.cli.new_backend import write_backend
+from qd_core.cli.scaffold import write_backend
 
 ROOT = Path(__file__).parents[2]
 
