@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from qd_core.autodiff.rules import RULES, NotDifferentiable, differentiable
-from qd_core.autodiff.structure import Structure, carried, is_loop, path_of
+from qd_core.autodiff.structure import Structure, carried, is_loop, is_temporary, path_of
 from qd_core.errors import NotDifferentiableError
-from qd_core.ir.nodes import Node, Param, Value
+from qd_core.ir.nodes import ArrayType, Node, Param, Value
 from qd_core.passes.pin import is_extremum
 
 __all__ = ["Activity", "analyze"]
@@ -70,13 +70,15 @@ def analyze(structure: Structure, shadows: Mapping[Param, Param]) -> Activity:
         the gradients themselves.
     """
     forward, backward = _edges(structure)
-    sources = [n for n in structure.nodes if _reads(n, shadows)]
-    sinks = [n.operands[-1] for n in structure.nodes if _touches(n, shadows) and n.operands[-1].type.is_real]
+    kept = {a: s for a, s in shadows.items() if not is_temporary(a)}
+    sources = [n for n in structure.nodes if _reads(n, kept)]
+    sinks = [n.operands[-1] for n in structure.nodes if _touches(n, kept) and n.operands[-1].type.is_real]
     varied, useful = _reach(sources, forward), _reach(sinks, backward)
+    shadows = {a: s for a, s in shadows.items() if a in kept or (a in varied and a in useful)}
     for node in structure.nodes:
         _refuse(node, shadows, varied, useful)
     _refuse_detours(structure, shadows, varied, useful)
-    active = varied & useful
+    active = {v for v in varied & useful if not isinstance(v.type, ArrayType)}
     masked = _reach(
         [
             o
@@ -99,10 +101,15 @@ def _edges(structure: Structure) -> tuple[Edges, Edges]:
     backward: Edges = defaultdict(list)
     for node in structure.nodes:
         for source, target in _flow(node):
-            if source.type.is_real and target.type.is_real:
+            if _is_real(source) and _is_real(target):
                 forward[source].append(target)
                 backward[target].append(source)
     return forward, backward
+
+
+def _is_real(value: Value) -> bool:
+    """Whether a value is real, or an array of reals."""
+    return value.type.dtype.is_real if isinstance(value.type, ArrayType) else value.type.is_real
 
 
 def _flow(node: Node) -> Iterable[tuple[Value, Value]]:
@@ -113,12 +120,17 @@ def _flow(node: Node) -> Iterable[tuple[Value, Value]]:
     elif is_loop(node):
         for c in carried(node):
             yield from ((source, target) for source in (c.init, c.next) for target in (*c.args, c.result))
+    elif node.op.name in _ACCESSES and is_temporary(node.operands[0]):
+        yield (node.operands[0], node) if node.op.name == "load" else (node.operands[-1], node.operands[0])
     elif node.type is not None and node.op.name not in ("load", "atomic", "scratch"):
         yield from (
             (o, node)
             for i, o in enumerate(node.operands)
             if differentiable(node.op.name, i) and hasattr(o.type, "is_real")
         )
+
+
+_ACCESSES = ("load", "store", "atomic")
 
 
 def _reach(seeds: Iterable[Value], edges: Edges) -> set[Value]:

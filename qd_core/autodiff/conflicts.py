@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from qd_core.autodiff.activity import Activity
 from qd_core.autodiff.residuals import Demand
-from qd_core.autodiff.structure import Affine, Structure, indices
+from qd_core.autodiff.structure import Affine, Structure, indices, is_temporary
 from qd_core.ir.nodes import Node, Param, Value
 from qd_core.passes.pin import is_extremum
 
@@ -72,7 +72,8 @@ class Conflicts:
         pairs |= {(shadows[a], shadows[w]) for a, w in pairs if a in shadows and w in shadows}  # type: ignore[index]
         plain = {array for (task, array), exclusive in self._known.items() if exclusive and task is not None}
         pairs |= {(shadows[a], shadows[o]) for a in plain for o in shadows if o is not a}  # type: ignore[index]
-        return tuple(sorted({(min(a, b), max(a, b)) for a, b in ((_path(a), _path(b)) for a, b in pairs)}))
+        passed = ((_path(a), _path(b)) for a, b in pairs if not is_temporary(a) and not is_temporary(b))
+        return tuple(sorted({(min(a, b), max(a, b)) for a, b in passed}))
 
 
 def _path(array: Value) -> str:

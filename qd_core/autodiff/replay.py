@@ -44,6 +44,13 @@ class Replay:
         """Let ``copies`` stand for region arguments."""
         self.mapping.update(zip(originals, copies, strict=True))
 
+    def fill(self) -> None:
+        """Fill the temporaries that are read again, as the primal did."""
+        root = self.structure.root
+        keep = self.demand.slices.get(root)
+        if keep:
+            Copier(self.b, {}, lambda copier, node: _replay_node(copier, node, keep)).nodes(root.nodes[:-1])
+
     def section(self, region: Region) -> None:
         """Emit the primal values that the reverse scope of ``region`` needs, in program order."""
         for node in region.nodes[:-1]:
@@ -177,7 +184,7 @@ def _replay_node(copier: Copier, node: Node, keep: set[Value]) -> bool:
 
 def _replay_if(copier: Copier, node: Node, keep: set[Value]) -> None:
     kept = [k for k, r in enumerate(node.results) if r in keep]
-    if not kept:
+    if not kept and node not in keep:
         return
     condition = copier.value(node.operands[0])
     regions = []
@@ -193,7 +200,7 @@ def _replay_if(copier: Copier, node: Node, keep: set[Value]) -> None:
 
 def _replay_for(copier: Copier, node: Node, keep: set[Value]) -> None:
     kept = [c for c in carried(node) if c.arg in keep]
-    if kept:
+    if kept or node in keep:
         results = _copy_for(copier, node, kept)
         copier.mapping.update(zip((c.result for c in kept), results, strict=True))
 
@@ -211,7 +218,7 @@ def _copy_for(copier: Copier, node: Node, kept: list[Carried], counter: DType | 
 
 def _replay_while(copier: Copier, node: Node, keep: set[Value]) -> None:
     kept = [c for c in carried(node) if c.arg in keep]
-    if kept:
+    if kept or node in keep:
         results = _copy_while(copier, node, kept)
         copier.mapping.update(zip((c.result for c in kept), results, strict=True))
 
@@ -229,10 +236,16 @@ def _copy_while(copier: Copier, node: Node, kept: list[Carried], counter: DType 
     return copier.builder.while_(inits, condition, body)
 
 
+def _replay_parallel(copier: Copier, node: Node, keep: set[Value]) -> None:
+    if node in keep:
+        copier.default(node)
+
+
 _REPLAY: dict[str, Callable[[Copier, Node, set[Value]], None]] = {
     "if": _replay_if,
     "for": _replay_for,
     "while": _replay_while,
+    "parallel_for": _replay_parallel,
 }
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from qd_core.autodiff.activity import Activity
 from qd_core.autodiff.rules import uses
-from qd_core.autodiff.structure import Structure, carried, indices, is_loop, path_of
+from qd_core.autodiff.structure import Structure, carried, indices, is_loop, is_temporary, path_of
 from qd_core.errors import NotDifferentiableError
 from qd_core.ir.nodes import Arg, Node, Param, Region, Result, Value
 from qd_core.passes.pin import is_extremum
@@ -37,16 +37,20 @@ class Demand:
         Values that are recorded although they could be computed again.
     counted : set of Node
         Loops whose number of trips is only known by running them.
+    filled : set of Value
+        Temporary arrays that reverse mode reads. `slices` of the root region is what fills them again, before
+        anything else.
     """
 
     def __init__(self, structure: Structure, activity: Activity, saved: frozenset[Value] = frozenset()) -> None:
         self.structure, self.activity, self.saved = structure, activity, saved
         self.needed: set[Value] = set()
-        self.slices: dict[Node, set[Value]] = defaultdict(set)
+        self.slices: dict[Node | Region, set[Value]] = defaultdict(set)
+        self.filled: set[Value] = set()
         self.recorded: dict[Node, list[Value]] = defaultdict(list)
         self.counted: set[Node] = set()
-        self._stack: list[tuple[Node | None, Value]] = []
-        self._controlled: set[tuple[Node, Node]] = set()
+        self._stack: list[tuple[Node | Region | None, Value]] = []
+        self._controlled: set[tuple[Node | Region, Node]] = set()
         self._writers = structure.writers()
         self._checked: dict[tuple[object, ...], int] = {}
         self._seed(structure.root)
@@ -56,7 +60,7 @@ class Demand:
     def cheapest(cls, structure: Structure, activity: Activity) -> Demand:
         """The demand that saves, not computes twice, expensive values that a recording replay computes anyway."""
         demand = cls(structure, activity)
-        saved = [v for loop in demand.slices if is_loop(loop) for v in demand.worth_saving(loop)]
+        saved = [v for loop in demand.slices if isinstance(loop, Node) and is_loop(loop) for v in demand.worth_saving(loop)]
         return cls(structure, activity, frozenset(saved)) if saved else demand
 
     def worth_saving(self, loop: Node) -> list[Value]:
@@ -104,6 +108,7 @@ class Demand:
         if is_extremum(node) and node.operands[0] in self.activity.shadows:
             self._check_settled(node)
             self._need(node.operands[-1], *indices(node))
+            self._fill(node.operands[0])
         elif node.operands[-1] in self.activity.active:
             self.seed_access(node)
 
@@ -138,14 +143,14 @@ class Demand:
             around, value = self._stack.pop()
             if isinstance(value, Param):
                 continue
-            if around is not None and self.structure.outside(value, around):
+            if isinstance(around, Node) and self.structure.outside(value, around):
                 around = None
             wanted = self.needed if around is None else self.slices[around]
             if value not in wanted:
                 wanted.add(value)
                 self._visit(around, value)
 
-    def _visit(self, around: Node | None, value: Value) -> None:
+    def _visit(self, around: Node | Region | None, value: Value) -> None:
         if around is None and value in self.saved:
             loop = self.structure.owner[self.structure.home[value]]
             assert loop is not None
@@ -160,12 +165,13 @@ class Demand:
             assert isinstance(value, Node)
             self._visit_node(around, value)
 
-    def _push(self, around: Node | None, *values: Value) -> None:
+    def _push(self, around: Node | Region | None, *values: Value) -> None:
         self._stack.extend((around, v) for v in values)
 
-    def _visit_node(self, around: Node | None, node: Node) -> None:
+    def _visit_node(self, around: Node | Region | None, node: Node) -> None:
         if node.op.name == "load":
             self._check_overwritten(node)
+            self._fill(node.operands[0])
             self._push(around, *indices(node))
         elif node.op.name in ("atomic", "scratch_load", "scratch"):
             raise NotDifferentiableError(
@@ -177,7 +183,7 @@ class Demand:
         else:
             self._push(around, *node.operands)
 
-    def _visit_arg(self, around: Node | None, arg: Arg) -> None:
+    def _visit_arg(self, around: Node | Region | None, arg: Arg) -> None:
         loop = self.structure.owner[self.structure.home[arg]]
         if loop is None or not is_loop(loop):
             return
@@ -188,7 +194,7 @@ class Demand:
             self.recorded[loop].append(arg)
         self._visit_carried(around, loop, k)
 
-    def _visit_result(self, around: Node | None, result: Result) -> None:
+    def _visit_result(self, around: Node | Region | None, result: Result) -> None:
         node, k = result.node, result.index
         if is_loop(node):
             self._visit_carried(around, node, k)
@@ -198,7 +204,7 @@ class Demand:
         self._push(inner, *(r.yields[k] for r in node.regions))
         self._control(inner, node)
 
-    def _visit_carried(self, around: Node | None, loop: Node, k: int) -> None:
+    def _visit_carried(self, around: Node | Region | None, loop: Node, k: int) -> None:
         """Carried value ``k`` of a replayed loop: its first and next values, and the loop's control."""
         inner = loop if around is None else around
         c = carried(loop)[k]
@@ -206,7 +212,7 @@ class Demand:
         self._push(inner, c.init, c.next)
         self._control(inner, loop)
 
-    def _control(self, around: Node, node: Node) -> None:
+    def _control(self, around: Node | Region, node: Node) -> None:
         """What decides how often and which way ``node`` runs in a replay of ``around``."""
         if (around, node) in self._controlled:
             return
@@ -215,10 +221,26 @@ class Demand:
             self._push(around, node.regions[0].yields[0])
         elif node.op.name == "for":
             self._push(around, *node.operands[:2], *(node.regions[0].yields[-1:] if node.attrs["breaks"] else ()))
+        elif node.op.name == "parallel_for":
+            self._push(around, *node.operands)
         else:
             self._push(around, node.operands[0])
 
     # -- memory -------------------------------------------------------------------------------------------------
+    def _fill(self, array: Value) -> None:
+        """A temporary is not kept between launches: the reverse one starts with all that wrote to it."""
+        if not is_temporary(array) or array in self.filled:
+            return
+        self.filled.add(array)
+        root = self.structure.root
+        for node in self.structure.nodes:
+            if node.op.name in ("store", "atomic") and node.operands[0] is array:
+                self.slices[root].add(node)
+                self._push(root, *node.operands[1:])
+                for around, _ in self.structure.chain[self.structure.home[node]]:
+                    self.slices[root].add(around)
+                    self._control(root, around)
+
     def _check_settled(self, extremum: Node) -> None:
         """Its result must be in memory as the launch left it: no other write after it, no read before one like it."""
         structure, array, kind = self.structure, extremum.operands[0], extremum.attrs["kind"]

@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
+from qd_core import dtypes as dt
 from qd_core.autodiff.activity import Activity, analyze
 from qd_core.autodiff.conflicts import Conflicts
 from qd_core.autodiff.replay import Replay
 from qd_core.autodiff.residuals import Demand
 from qd_core.autodiff.rules import pull, uses
-from qd_core.autodiff.structure import Carried, Structure, carried, indices, is_loop
+from qd_core.autodiff.structure import Carried, Structure, carried, indices, is_loop, is_temporary
 from qd_core.ir.build import Builder
 from qd_core.ir.nodes import ArrayType, Function, Node, Param, Region, Role, Value
 from qd_core.ir.rewrite import eliminate_dead
@@ -62,13 +65,14 @@ def shadow_params(
 ) -> tuple[list[Param], dict[Param, Param]]:
     """Parameters with ``path + suffix`` for the real arrays among ``paths``, and the mapping from array to it."""
     by_path = {p.path: p for p in function.params}
-    wanted = set(paths)
+    wanted = {*paths, *(p.path for p in function.params if is_temporary(p))}
     params = list(function.params)
     shadows: dict[Param, Param] = {}
     for p in function.params:
         if p.path in wanted and isinstance(p.type, ArrayType) and p.type.dtype.is_real:
             existing = by_path.get(p.path + suffix)
-            shadows[p] = existing if existing is not None else Param(p.type, p.path + suffix, role)
+            kind = p.role if is_temporary(p) else role
+            shadows[p] = existing if existing is not None else Param(p.type, p.path + suffix, kind)
             if existing is None:
                 params.append(shadows[p])
     return params, shadows
@@ -90,6 +94,8 @@ class _Reverse:
         self.adjoint: dict[Value, Value] = {}
 
     def run(self, function: Function) -> Function:
+        self.clear()
+        self.replay.fill()
         self.scope(self.structure.root)
         self.b.span = function.span
         self.b.yield_()
@@ -99,6 +105,14 @@ class _Reverse:
         result.attrs["no_overlap"] = self.conflicts.must_not_overlap(self.demand)
         eliminate_dead(result)
         return result
+
+    def clear(self) -> None:
+        """Nothing depends on temporaries after the launch: their adjoints start as zero."""
+        for array, shadow in self.activity.shadows.items():
+            if is_temporary(array):
+                kind = shadow.type
+                for index in np.ndindex(*kind.fixed_shape, *kind.element_shape):
+                    self.b.store(shadow, [self.b.const(dt.i32, k) for k in index], self.b.const(kind.dtype, 0.0))
 
     # -- scopes -------------------------------------------------------------------------------------------------
     def scope(self, region: Region) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from qd_core.ir.nodes import Arg, Function, Node, Param, Region, Result, Value
+from qd_core.ir.nodes import Arg, Function, Node, Param, Region, Result, Role, Value
 
-__all__ = ["Affine", "Carried", "Structure", "carried", "is_loop"]
+__all__ = ["Affine", "Carried", "Structure", "carried", "is_loop", "is_temporary"]
 
 _AFFINE_OPS = frozenset(("add", "sub", "mul", "neg", "cast"))
 _WRITES = frozenset(("store", "atomic"))
@@ -293,6 +293,11 @@ class Structure:
 def indices(access: Node) -> tuple[Value, ...]:
     """Indices of a load, store or atomic."""
     return access.operands[1:] if access.op.name == "load" else access.operands[1:-1]
+
+
+def is_temporary(array: Value) -> bool:
+    """Whether an array is a temporary of the primal, whose contents no other launch sees."""
+    return isinstance(array, Param) and array.role is Role.TEMP
 
 
 def path_of(array: Value) -> str:
