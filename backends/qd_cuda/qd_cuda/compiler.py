@@ -13,7 +13,11 @@ from typing import Any
 from qd_core.backend.contract import ArgumentABI, Artifact, CompileOptions, Compiler, Target, TaskEntry
 from qd_core.codegen.llvm import LlvmTarget, emit_module
 from qd_core.codegen.llvm.grid import LAUNCH, GridForm, task_symbol
+from qd_core.codegen.llvm.grid_atomics import reduces
 from qd_core.codegen.llvm.grid_scratch import scratch_kind
+from qd_core.codegen.llvm.grid_walk import share_of
+from qd_core.codegen.llvm.ownership import Ownership
+from qd_core.codegen.llvm.survey import Survey
 from qd_core.errors import LaunchError
 from qd_core.ir.nodes import ArrayType, Param, Role
 from qd_core.ir.program import DeviceWord, Fixed, Program, Task, accesses
@@ -24,7 +28,7 @@ __all__ = ["FORMAT", "Code", "CudaCompiler", "TaskShape", "unpack"]
 
 FORMAT = "qd-ptx-1"
 
-EMITTER_VERSION = 1
+EMITTER_VERSION = 2
 """Part of the identity; raise it whenever the same program may give another text."""
 
 _ATTRIBUTES = "nounwind"
@@ -44,12 +48,16 @@ class TaskShape:
         Threads a block that the user asked for, or 0.
     scratch : str
         ``""``, ``"known"`` or ``"unknown"``.
+    share : int
+        Iterations of a thread in a grid that covers all of them; 0 where the grid must be resident at once, because
+        threads reduce or own private memory.
     """
 
     axes: tuple[int, ...]
     serial: bool
     block: int
     scratch: str
+    share: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +109,8 @@ class CudaCompiler(Compiler):
         ptx = to_ptx(text, self.target.name, self.target.features[0], options.opt_level)
         metrics = {"emit_s": middle - begin, "codegen_s": time.perf_counter() - middle}
         stages = {"llvm": text, "ptx": ptx} if ("dump", "1") in options.extra else {}
-        shapes = tuple(_shape(t) for t in program.tasks)
+        disjoint = "no_overlap" in options.variant.guards
+        shapes = tuple(_shape(t, disjoint) for t in program.tasks)
         entries = tuple(_entry(program, n, t) for n, t in enumerate(program.tasks))
         code = Code(_words(program), inline, shapes, ptx.encode())
         return Artifact(FORMAT, pack(code), entries, program.sites, stages, metrics)
@@ -117,10 +126,13 @@ def parameter_nbytes(program: Program) -> int:
     return 8 * (max(_words(program), 1) + max(axes, 1) + len(LAUNCH))
 
 
-def _shape(task: Task) -> TaskShape:
+def _shape(task: Task, disjoint: bool) -> TaskShape:
     axes = tuple(e.count if isinstance(e, Fixed) else -2 if isinstance(e, DeviceWord) else -1 for e in task.extents)
     serial = not task.extents or bool(task.attrs.get("serialize"))
-    return TaskShape(axes, serial, int(task.attrs.get("block_dim", 0) or 0), scratch_kind(task.body))
+    scratch = scratch_kind(task.body)
+    owned = Ownership(Survey(task.body), task.body.args, disjoint).owned
+    share = 0 if serial or scratch or reduces(task.body, owned) else share_of(task)
+    return TaskShape(axes, serial, int(task.attrs.get("block_dim", 0) or 0), scratch, share)
 
 
 def _entry(program: Program, number: int, task: Task) -> TaskEntry:
@@ -136,7 +148,7 @@ def _entry(program: Program, number: int, task: Task) -> TaskEntry:
 # -- container --------------------------------------------------------------------------------------------------------
 def pack(code: Code) -> bytes:
     """Return the bytes of a blob."""
-    tasks = [[list(t.axes), t.serial, t.block, t.scratch] for t in code.tasks]
+    tasks = [[list(t.axes), t.serial, t.block, t.scratch, t.share] for t in code.tasks]
     head = json.dumps({"words": code.words, "inline": code.inline, "tasks": tasks}).encode()
     return struct.pack("<I", len(head)) + head + code.ptx
 
@@ -147,7 +159,7 @@ def unpack(artifact: Artifact) -> Code:
         raise LaunchError(f"an artifact of format {artifact.format!r} is no PTX", why=f"this device loads {FORMAT!r}")
     (length,) = struct.unpack_from("<I", artifact.blob)
     head: Mapping[str, Any] = json.loads(artifact.blob[4 : 4 + length])
-    tasks = tuple(TaskShape(tuple(axes), serial, block, scratch) for axes, serial, block, scratch in head["tasks"])
+    tasks = tuple(TaskShape(tuple(axes), *rest) for axes, *rest in head["tasks"])
     return Code(head["words"], head["inline"], tasks, artifact.blob[4 + length :])
 
 

@@ -31,10 +31,13 @@ _STREAM_BLOCKING = 0
 
 
 class Place(NamedTuple):
-    """Where a buffer lies: address, and for foreign memory the stream that its owner works on."""
+    """Where a buffer lies: address, for foreign memory the stream that its owner works on, for own memory what the
+    driver allocated.
+    """
 
     address: int
     stream: int = 0
+    base: int = 0
 
 
 class CudaDevice(Device):
@@ -99,14 +102,14 @@ class CudaDevice(Device):
 
     # -- memory -------------------------------------------------------------------------------------------------------
     def allocate(self, nbytes: int, *, alignment: int = 256, stream: Stream | None = None) -> Buffer:
-        """Allocate memory; every allocation is aligned to 256 bytes at least."""
-        if alignment > 256:
-            raise DeviceFault(f"memory is aligned to 256 bytes, {alignment} were asked for")
+        """Allocate memory; the driver aligns to 256 bytes at least."""
         if not nbytes:
             self._check_open()
             return Buffer(self, 0, handle=Place(0))
         with self.guard("an allocation"):
-            return Buffer(self, nbytes, handle=Place(self.memory.allocate(nbytes, _handle(stream))))
+            room = nbytes if alignment <= 256 else nbytes + alignment
+            base = self.memory.allocate(room, _handle(stream))
+            return Buffer(self, nbytes, handle=Place(base + -base % alignment, base=base))
 
     def free(self, buffer: Buffer, *, after: Stream | None = None) -> None:
         """Free an allocated buffer, or drop an adopted one."""
@@ -117,7 +120,7 @@ class CudaDevice(Device):
             buffer.owner = None
         elif buffer.nbytes and not self.closed:
             with self.guard("freeing memory"):
-                self.memory.free(buffer.handle.address, _handle(after))
+                self.memory.free(buffer.handle.base, _handle(after))
 
     def locate(self, ref: BufferRef, nbytes: int) -> int:
         """Return the address of ``ref`` after checking that ``nbytes`` lie in it."""

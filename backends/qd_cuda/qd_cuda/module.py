@@ -26,6 +26,8 @@ FEW_BLOCKS = 4
 _ERROR_LOG, _ERROR_LOG_NBYTES = 5, 6
 _LOG_NBYTES = 8192
 
+MOST_BLOCKS = 2**31 - 1
+
 Grid = tuple[int, int]
 """Blocks, and threads a block; no blocks where there is nothing to do."""
 
@@ -55,8 +57,11 @@ def grid_of(task: LoadedTask, count: int, processors: int) -> Grid:
     block = task.shape.block or BLOCKS[-1]
     if not task.shape.block and count >= 0:
         block = next((b for b in BLOCKS if count <= b * FEW_BLOCKS * processors), block)
-    limit = task.limits[block]
-    return (limit if count < 0 else min(-(-count // block), limit), block)
+    if count < 0:
+        return (task.limits[block], block)
+    per_block = block * max(task.shape.share, 1) if block == BLOCKS[-1] else block
+    blocks = -(-count // per_block)
+    return (min(blocks, MOST_BLOCKS if task.shape.share else task.limits[block]), block)
 
 
 class CudaModule(Module):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from qd_core.backend.contract import NativeEntry
 from qd_core.codegen.jit import process_jit
-from qd_cuda.module import BLOCKS, FEW_BLOCKS
+from qd_cuda.module import BLOCKS, FEW_BLOCKS, MOST_BLOCKS
 
 if TYPE_CHECKING:
     from qd_cuda.device import CudaDevice
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["load_entry", "native_entry"]
 
 CONTEXT = ("launch", "current", "push", "pop", "context", "stream", "extra", "processors", "tasks")
-TASK = ("function", "axes", "block", "serial", "limit0", "limit1", "limit2", "limit_own")
+TASK = ("function", "axes", "block", "serial", "limit0", "limit1", "limit2", "limit_own", "share")
 SYMBOL = "qd_grid_launch"
 
 _IR = """
@@ -81,7 +81,7 @@ tasks:
   %go = and i1 %more, %good
   br i1 %go, label %task, label %leave
 task:
-  %offset = mul i64 %n, 8
+  %offset = mul i64 %n, 9
   %first = add i64 %offset, 9
   %row = getelementptr i64, ptr %c, i64 %first
   %function.i = call i64 @at(ptr %row, i64 0)
@@ -126,10 +126,17 @@ parallel:
   %chosen = icmp ne i64 %own, 0
   %b = select i1 %chosen, i64 %own, i64 %b0
   %l = select i1 %chosen, i64 %limit_own, i64 %l0
-  %up = add i64 %total, %b
+  %share = call i64 @at(ptr %row, i64 8)
+  %whole.block = icmp eq i64 %b, {block2}
+  %shared = icmp ne i64 %share, 0
+  %several = and i1 %whole.block, %shared
+  %each = select i1 %several, i64 %share, i64 1
+  %per = mul i64 %b, %each
+  %up = add i64 %total, %per
   %up1 = sub i64 %up, 1
-  %blocks.all = udiv i64 %up1, %b
-  %blocks.min = call i64 @llvm.umin.i64(i64 %blocks.all, i64 %l)
+  %blocks.all = udiv i64 %up1, %per
+  %cap = select i1 %shared, i64 {most}, i64 %l
+  %blocks.min = call i64 @llvm.umin.i64(i64 %blocks.all, i64 %cap)
   %blocks.n = select i1 %unknown, i64 %l, i64 %blocks.min
   %nothing = icmp eq i64 %blocks.n, 0
   br i1 %nothing, label %next, label %start
@@ -163,7 +170,7 @@ def load_entry() -> int:
     sizes = {f"size{n}": b * FEW_BLOCKS for n, b in enumerate(BLOCKS)}
     blocks = {f"block{n}": b for n, b in enumerate(BLOCKS)}
     text = _IR
-    for name, value in {**sizes, **blocks}.items():
+    for name, value in {**sizes, **blocks, "most": MOST_BLOCKS}.items():
         text = text.replace("{" + name + "}", str(value))
     jit = process_jit()
     code = jit.compile_kept(text, vectorize=False, opt_level=2)
@@ -182,7 +189,7 @@ def native_entry(device: CudaDevice, module: CudaModule) -> NativeEntry:
     words = [head[name] for name in CONTEXT]
     for task in module.tasks:
         limits = [task.limits.get(b, 0) for b in (*BLOCKS, task.shape.block)]
-        words += [task.handle, len(task.shape.axes), task.shape.block, int(task.shape.serial), *limits]
+        words += [task.handle, len(task.shape.axes), task.shape.block, int(task.shape.serial), *limits, task.shape.share]
     if module.scratch:
         with device.guard("private memory"):
             stream.scratch.ready()

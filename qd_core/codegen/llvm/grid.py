@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from qd_core.codegen.llvm import approximate, grid_atomics, grid_scratch
+from qd_core.codegen.llvm import approximate, grid_atomics, grid_scratch, grid_shifts, grid_unroll
 from qd_core.codegen.llvm.emitter import Emitter
 from qd_core.codegen.llvm.grid_state import GridState
 from qd_core.codegen.llvm.grid_walk import Walk, lanes_of
@@ -89,7 +89,7 @@ class GridForm(TaskForm):
 
     facts: GridFacts
     inline: bool = True
-    handlers = MappingProxyType({**grid_scratch.HANDLERS, **grid_atomics.HANDLERS, **approximate.HANDLERS})
+    handlers = MappingProxyType({**grid_scratch.HANDLERS, **grid_atomics.HANDLERS, **approximate.HANDLERS, **grid_shifts.HANDLERS, **grid_unroll.HANDLERS})
 
     def task(self, module: ModuleWriter, number: int, task: Task) -> None:
         """Write one kernel."""

@@ -30,7 +30,7 @@ from qd_core.dtypes import DType
 from qd_core.ir.nodes import Node, Param, Region, Value
 from qd_core.ir.rewrite import walk
 
-__all__ = ["HANDLERS", "Bins", "close_reductions", "open_reductions"]
+__all__ = ["HANDLERS", "Bins", "close_reductions", "open_reductions", "reduces"]
 
 BINS = 4096
 """Elements of the longest array that is counted in shared memory."""
@@ -75,6 +75,15 @@ def _candidates(body: Region, used: set[Value]) -> list[Node]:
         if len(kinds) == 1 and None not in kinds and "exchange" not in kinds and used.isdisjoint(nodes):
             found += nodes
     return found
+
+
+def reduces(body: Region, owned: set[Node]) -> bool:
+    """Whether a task has atomics that are combined, so that its blocks should be few and live long."""
+    used: set[Value] = set()
+    for node in walk(body):
+        used.update(node.operands)
+    nodes = [n for n in _candidates(body, used) if n not in owned]
+    return any(all(map(is_invariant, n.operands[1:-1])) or _fits_bins(n) for n in nodes)
 
 
 def open_reductions(em: Emitter, body: Region) -> None:

@@ -4,10 +4,11 @@
 walk        where
 ==========  ============================================================================================
 linear      thread ``t`` takes iterations ``t``, ``t + threads``, ...; works for every extent
-tiles       a block takes pieces of `LANES` times `BLOCK` neighbouring iterations of the innermost axis;
-            each thread has `LANES` of them in flight, so that enough loads are under way at once. Only
-            for straight-line bodies, and chosen at run time where the innermost axis is long enough.
-            Blocks move along the next axis, so that neighbouring rows meet in a cache.
+tiles       a block takes pieces of some `TILE_THREADS` neighbouring iterations of the innermost axis; each
+            thread has several of them in flight, so that enough loads are under way at once. Only for
+            straight-line bodies, and chosen at run time where the innermost axis is long enough. Where
+            there are more axes, a block takes a few such pieces one below the other, so that neighbouring
+            rows meet in a cache.
 ==========  ============================================================================================
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from qd_core import dtypes as dt
-from qd_core.codegen.llvm.cost import count_nodes
+from qd_core.ir.rewrite import walk
 from qd_core.codegen.llvm.divergence import Divergence
 from qd_core.codegen.llvm.emitter import Emitter, Lane
 from qd_core.codegen.llvm.grid_atomics import close_reductions, open_reductions
@@ -26,11 +27,16 @@ from qd_core.codegen.llvm.types import LLVM
 from qd_core.ir.nodes import Node, Region
 from qd_core.ir.program import DeviceWord, Extent, Fixed, Task
 
-__all__ = ["Walk", "lanes_of"]
+__all__ = ["Walk", "lanes_of", "share_of"]
 
-LANES = 4
+LANES, LANES_OF_MANY_LOADS, MANY_LOADS = 4, 2, 4
+"""Iterations in flight a thread; fewer where one loads much already: registers decide how many threads are resident."""
+
+ROWS = 8
 TILE_THREADS = 256
-TILE = LANES * TILE_THREADS
+LINEAR_SHARE = 4
+"""Iterations of a thread in the linear walk over a straight-line body: the indices are divided once for all of them."""
+
 _TILE_NODES = 64
 """Largest body that is written for tiles: what several iterations hold at once must fit the registers."""
 
@@ -41,9 +47,20 @@ _INT_DIVISION = frozenset({"floordiv", "mod", "raw_div", "raw_mod"})
 def lanes_of(task: Task) -> int:
     """Iterations that a thread has in flight in the walk over tiles; 1 where there is no such walk."""
     body = task.body
-    if task.attrs.get("block_dim", TILE_THREADS) != TILE_THREADS or count_nodes(body) > _TILE_NODES:
+    if task.attrs.get("block_dim", TILE_THREADS) != TILE_THREADS or sum(1 for _ in walk(body)) > _TILE_NODES:
         return 1
-    return LANES if all(map(_fits_tiles, body.nodes)) else 1
+    if not all(map(_fits_tiles, body.nodes)):
+        return 1
+    loads = sum(n.op.name in ("load", "atomic") for n in body.nodes)
+    return LANES_OF_MANY_LOADS if loads >= MANY_LOADS else LANES
+
+
+def share_of(task: Task) -> int:
+    """Iterations that a thread takes in a launch whose grid covers all of them."""
+    lanes = lanes_of(task)
+    if lanes > 1:
+        return lanes * ROWS if len(task.extents) > 1 else lanes
+    return 1 if any(n.regions for n in task.body.nodes) else LINEAR_SHARE
 
 
 def _fits_tiles(node: Node) -> bool:
@@ -72,6 +89,7 @@ class Walk:
         self.em, self.state, self.task, self.first_axis = em, state, task, first_axis
         self.body: Region = task.body
         self.lanes = em.lanes
+        self.tile = em.lanes * TILE_THREADS
         self.extents: list[str] = []
 
     def write(self) -> None:
@@ -122,7 +140,7 @@ class Walk:
             self._linear()
             return
         full = em.new(f"icmp eq i32 {self.state.size}, {TILE_THREADS}")
-        long = em.new(f"icmp uge i64 {self.extents[-1]}, {TILE}")
+        long = em.new(f"icmp uge i64 {self.extents[-1]}, {self.tile}")
         tiles, linear, done = em.label("tiles"), em.label("linear"), em.label("walked")
         em.branch(em.new(f"and i1 {full}, {long}"), tiles, linear)
         for label, write in ((tiles, self._tiles), (linear, self._linear)):
@@ -140,7 +158,7 @@ class Walk:
         start = em.new(f"select i1 {inside}, i64 {state.first}, i64 {state.count}")
         digits = self._split(start, self.extents)
         steps = self._split(state.threads, self.extents)
-        loop = _Loop(em, start, state.count, signed=False)
+        loop = _Loop(em, start, state.count)
         for digit, arg in zip(digits, self.body.args, strict=False):
             loop.carry(LLVM[arg.type], self._narrow(digit, arg.type))
         with loop as (at, *indices):
@@ -149,7 +167,7 @@ class Walk:
             em.linear = Lane(at)
             self._iteration()
             narrow = [self._narrow(s, arg.type) for s, arg in zip(steps, self.body.args, strict=False)]
-            loop.advance(state.threads, self._add(indices, narrow, self.extents, wrap_first=False)[0])
+            loop.advance(state.threads, self._add(indices, narrow, self.extents))
 
     def _split(self, linear: str, extents: Sequence[str]) -> list[str]:
         """Digits of a linear number, outermost first; none where there is one axis."""
@@ -163,10 +181,8 @@ class Walk:
             rest = quotient
         return [rest, *digits[::-1]]
 
-    def _add(
-        self, digits: Sequence[str], steps: Sequence[str], extents: Sequence[str], *, wrap_first: bool
-    ) -> tuple[list[str], str]:
-        """Add with carry; return the digits and the last carry (an i1, empty where there is none)."""
+    def _add(self, digits: Sequence[str], steps: Sequence[str], extents: Sequence[str]) -> list[str]:
+        """Add with carry; the first digit does not wrap."""
         em, result, carry = self.em, list[str](), ""
         args = self.body.args
         for n in reversed(range(len(digits))):
@@ -174,12 +190,12 @@ class Walk:
             total = digits[n] if steps[n] == "0" else em.new(f"add {t} {digits[n]}, {steps[n]}")
             if carry:
                 total = em.new(f"add {t} {total}, {em.new(f'zext i1 {carry} to {t}')}")
-            if n > 0 or wrap_first:
+            if n > 0:
                 extent = self._narrow(extents[n], args[n].type)
                 carry = em.new(f"icmp uge {t} {total}, {extent}")
                 total = em.new(f"select i1 {carry}, {t} {em.new(f'sub {t} {total}, {extent}')}, {t} {total}")
             result.append(total)
-        return result[::-1], carry
+        return result[::-1]
 
     def _narrow(self, ref: str, d: dt.DType) -> str:
         return ref if d.bits == 64 or ref[0] != "%" else self.em.new(f"trunc i64 {ref} to {LLVM[d]}")
@@ -202,45 +218,47 @@ class Walk:
         rows = "1"
         for extent in outer:
             rows = self._times(rows, extent)
-        chunks = em.new(f"udiv i64 {em.new(f'add i64 {self.extents[-1]}, {TILE - 1}')}, {TILE}")
+        chunks = em.new(f"udiv i64 {em.new(f'add i64 {self.extents[-1]}, {self.tile - 1}')}, {self.tile}")
         if outer:
-            self._columns(rows, self._times(rows, chunks))
+            self._columns(rows, chunks)
             return
         block, grid = (em.new(f"zext i32 {x} to i64") for x in (self.state.block, self.state.grid))
-        loop = _Loop(em, block, chunks, signed=False)
+        loop = _Loop(em, block, chunks)
         with loop as (chunk,):
             self._tile(chunk)
             loop.advance(grid, [])
 
-    def _columns(self, rows: str, tiles: str) -> None:
-        """Tiles by column of tiles: a block takes a run of them, one below the other."""
-        em, state, outer = self.em, self.state, self.extents[:-1]
-        block, grid = (em.new(f"zext i32 {x} to i64") for x in (state.block, state.grid))
-        first, last = (
-            em.new(f"udiv i64 {em.new(f'mul i64 {tiles}, {b}')}, {grid}") for b in (block, em.new(f"add i64 {block}, 1"))
-        )
-        divisor = em.new(f"call i64 @llvm.umax.i64(i64 {rows}, i64 1)")
-        column = em.new(f"udiv i64 {first}, {divisor}")
-        row = em.new(f"sub i64 {first}, {em.new(f'mul i64 {column}, {divisor}')}")
-        digits = self._split(row, outer) if len(outer) > 1 else [row]
-        loop = _Loop(em, first, last, signed=False)
-        loop.carry("i64", column)
+    def _columns(self, rows: str, chunks: str) -> None:
+        """Tiles of several axes: a block takes `ROWS` tiles, one below the other."""
+        em, outer = self.em, self.extents[:-1]
+        block, grid = (em.new(f"zext i32 {x} to i64") for x in (self.state.block, self.state.grid))
+        bands = em.new(f"udiv i64 {em.new(f'add i64 {rows}, {ROWS - 1}')}, {ROWS}")
+        loop = _Loop(em, block, self._times(bands, chunks))
+        with loop as (number,):
+            band = em.new(f"udiv i64 {number}, {chunks}")
+            chunk = em.new(f"sub i64 {number}, {em.new(f'mul i64 {band}, {chunks}')}")
+            row = em.new(f"mul i64 {band}, {ROWS}")
+            end = em.new(f"call i64 @llvm.umin.i64(i64 {em.new(f'add i64 {row}, {ROWS}')}, i64 {rows})")
+            self._band(chunk, row, end, self._split(row, outer) if len(outer) > 1 else [row])
+            loop.advance(grid, [])
+
+    def _band(self, chunk: str, row: str, end: str, digits: Sequence[str]) -> None:
+        em, outer = self.em, self.extents[:-1]
+        loop = _Loop(em, row, end)
         for digit, arg in zip(digits, self.body.args, strict=False):
             loop.carry(LLVM[arg.type], self._narrow(digit, arg.type))
-        with loop as (_, at, *indices):
+        with loop as (_, *indices):
             for arg, ref in zip(self.body.args, indices, strict=False):
                 em.env[arg] = Lane(ref)
-            self._tile(at)
+            self._tile(chunk)
             steps = ["0"] * (len(indices) - 1) + ["1"]
-            digits, carry = self._add(indices, steps, outer, wrap_first=True)
-            after = em.new(f"add i64 {at}, {em.new(f'zext i1 {carry} to i64')}")
-            loop.advance("1", [after, *digits])
+            loop.advance("1", self._add(indices, steps, outer))
 
     def _tile(self, chunk: str) -> None:
         em, inner = self.em, self.extents[-1]
-        base = em.new(f"mul i64 {chunk}, {TILE}")
+        base = em.new(f"mul i64 {chunk}, {self.tile}")
         mine = em.new(f"add i64 {base}, {em.new(f'zext i32 {self.state.thread} to i64')}")
-        end = em.new(f"add i64 {base}, {TILE}")
+        end = em.new(f"add i64 {base}, {self.tile}")
         full, rest, done = em.label("full"), em.label("rest"), em.label("tiled")
         em.branch(em.new(f"icmp ule i64 {end}, {inner}"), full, rest)
         for label, write in ((full, self._full_tile), (rest, self._rest)):
@@ -259,7 +277,7 @@ class Walk:
 
     def _rest(self, mine: str) -> None:
         em, arg = self.em, self.body.args[-1]
-        loop = _Loop(em, mine, self.extents[-1], signed=False)
+        loop = _Loop(em, mine, self.extents[-1])
         with loop as (at,):
             em.env[arg] = Lane(self._index(at, arg.type))
             self._iteration()
@@ -269,9 +287,8 @@ class Walk:
 class _Loop:
     """A counting loop over i64 that carries further values; ``with`` gives the counter and these."""
 
-    def __init__(self, em: Emitter, start: str, stop: str, *, signed: bool) -> None:
+    def __init__(self, em: Emitter, start: str, stop: str) -> None:
         self.em, self.start, self.stop = em, start, stop
-        self.predicate = "slt" if signed else "ult"
         self.carried: list[tuple[str, str]] = []
         self.phis: list[int] = []
         self.types = ["i64"]
@@ -291,7 +308,7 @@ class _Loop:
         for _ in range(1 + len(self.carried)):
             refs.append(em.new(""))
             self.phis.append(len(em.lines) - 1)
-        em.branch(em.new(f"icmp {self.predicate} i64 {refs[0]}, {self.stop}"), body, self.done)
+        em.branch(em.new(f"icmp ult i64 {refs[0]}, {self.stop}"), body, self.done)
         em.start(body)
         self._inside = em.scope()
         self._inside.__enter__()

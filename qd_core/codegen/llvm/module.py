@@ -54,6 +54,7 @@ class ModuleWriter:
         self._ownership: dict[Task, Ownership] = {}
         self._log: Param | None = None
         self._metadata = ["!0 = !{}"]
+        self.loop_notes: list[str] = []
         self._alias: dict[Value, str] = {}
         self._place_parameters()
         self.disjoint = NO_OVERLAP in options.variant.guards
@@ -81,6 +82,10 @@ class ModuleWriter:
             others = ", ".join(f"!{first + j}" for j in range(len(arrays)) if j != k)
             self._metadata.append(f"!{lists + 2 * k + 1} = !{{{others}}}")
             self._alias[param] = f", !alias.scope !{lists + 2 * k}, !noalias !{lists + 2 * k + 1}"
+
+    def metadata(self, text: str) -> None:
+        """Add a definition of metadata."""
+        self._metadata.append(text)
 
     def alias(self, param: Value) -> str:
         """Return the metadata of an access of ``param``."""

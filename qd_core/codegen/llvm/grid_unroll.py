@@ -1,0 +1,39 @@
+"""Serial loops inside an iteration: short innermost ones are unrolled, so that their loads are under way together."""
+
+from __future__ import annotations
+
+from qd_core.codegen.llvm.emitter import HANDLERS as GENERAL
+from qd_core.codegen.llvm.emitter import Emitter
+from qd_core.ir.nodes import Node
+
+__all__ = ["HANDLERS"]
+
+TRIPS = 4
+MOST_NODES = 48
+_FIRST = 1_000_000
+"""Numbers of metadata from here on are free."""
+
+
+def _is_short(node: Node) -> bool:
+    body = node.regions[0].nodes
+    return not node.attrs["breaks"] and len(body) <= MOST_NODES and not any(n.regions for n in body)
+
+
+def _for(em: Emitter, node: Node) -> None:
+    GENERAL["for"](em, node)
+    jump = em.lines[-2]
+    if em.lanes == 1 and _is_short(node) and jump.startswith("  br label") and em.lines[-1].endswith(":"):
+        em.lines[-2] = f"{jump}, !llvm.loop !{_note(em)}"
+
+
+def _note(em: Emitter) -> int:
+    notes: list[str] = em.module.loop_notes
+    number = _FIRST + 1 + len(notes)
+    if not notes:
+        em.module.metadata(f'!{_FIRST} = !{{!"llvm.loop.unroll.count", i32 {TRIPS}}}')
+    notes.append(f"!{number}")
+    em.module.metadata(f"!{number} = distinct !{{!{number}, !{_FIRST}}}")
+    return number
+
+
+HANDLERS = {"for": _for}
