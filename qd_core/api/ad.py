@@ -16,6 +16,7 @@ from qd_core.errors import ArgumentValueError, LaunchError, QuadrantsRuntimeType
 from qd_core.runtime.array import Ndarray
 from qd_core.runtime.context import Runtime, current
 from qd_core.runtime.interop import with_grad
+from qd_core.runtime.tensor import Tensor
 from qd_core.runtime.tape import ERROR, SAVE, Recorder
 
 __all__ = [
@@ -115,7 +116,7 @@ class _Loss:
     """The loss of a tape, in whatever holds it."""
 
     def __init__(self, loss: Any) -> None:
-        self.loss = loss
+        loss = self.loss = loss._unwrap() if isinstance(loss, Tensor) else loss
         if isinstance(loss, Ndarray) or hasattr(loss, "snode"):
             if int(np.prod(loss.shape, dtype=np.int64)) != 1:
                 raise LaunchError(f"the loss of a Tape must have one element, got shape {loss.shape}")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qd_core.api.templates import bind_dataclass, bind_struct, bind_template, is_compiled_in, optional_of
+from qd_core.api.templates import bind_dataclass, bind_struct, bind_template, bind_tensor, is_compiled_in, optional_of
 from qd_core.dtypes import DType
 from qd_core.errors import ArgumentValueError, QuadrantsRuntimeTypeError, QuadrantsSyntaxError
 from qd_core.frontend.annotations import MatrixType, NdarrayType, StructType, as_dtype
@@ -21,6 +21,7 @@ from qd_core.frontend.signature import EMPTY, ArgType, ArrayArg, KernelInfo, Mat
 from qd_core.runtime.array import Ndarray
 from qd_core.runtime.context import Options
 from qd_core.runtime.interop import ArraySource, array_source
+from qd_core.runtime.tensor import PermutedNdarray, Tensor
 
 __all__ = ["Bound", "bind_argument", "bind_call"]
 
@@ -108,6 +109,8 @@ def bind_argument(bound: Bound, path: str, annotation: Any, value: Any) -> ArgTy
         return bind_template(bound, path, EMPTY, None) if value is None else bind_argument(bound, path, inner, value)
     if isinstance(annotation, type) and hasattr(annotation, "__dataclass_fields__"):
         return bind_dataclass(bound, path, annotation, value)
+    if annotation is Tensor:
+        return bind_tensor(bound, path, annotation, value)
     binder = _BINDERS.get(type(annotation))
     if binder is None:
         raise QuadrantsRuntimeTypeError(
@@ -143,6 +146,8 @@ def _is_zero_dim(value: Any) -> bool:
 
 
 def _bind_array(bound: Bound, path: str, annotation: NdarrayType, value: Any) -> ArgType:
+    if isinstance(value, Tensor):
+        value = value._unwrap()
     source = array_source(value, path)
     if isinstance(value, Ndarray):
         bound.homes.setdefault(id(value), path)
@@ -158,13 +163,14 @@ def _bind_array(bound: Bound, path: str, annotation: NdarrayType, value: Any) ->
     if rank != ndim + len(element) or full[ndim:] != tuple(element):
         wanted = f"ndim={ndim}" + (f" and element shape {tuple(element)}" if element else "")
         raise ArgumentValueError(f"Invalid value for argument {path} - required array has {wanted}, got shape {full}")
+    order = value.order if isinstance(value, PermutedNdarray) else None
     has_grad = bound.add_array(path, source)
     if annotation.needs_grad and not has_grad:
         raise ArgumentValueError(
             f"Invalid value for argument {path} - required array has needs_grad=True",
             hint="create it with needs_grad=True",
         )
-    return ArrayArg(source.dtype, ndim, tuple(element), has_grad, needs_dual=f"{path}.dual" in bound.sources)
+    return ArrayArg(source.dtype, ndim, tuple(element), has_grad, order, needs_dual=f"{path}.dual" in bound.sources)
 
 
 def _bind_matrix(bound: Bound, path: str, annotation: MatrixType, value: Any) -> ArgType:

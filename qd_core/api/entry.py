@@ -13,11 +13,22 @@ from typing import Any
 
 import numpy as np
 
+from qd_core.api.matrix import Matrix
 from qd_core.api.specialize import Specialisation
+from qd_core.api.structs import Struct
 from qd_core.api.templates import fingerprint
 from qd_core.frontend.functions import Func
 from qd_core.frontend.members import Member
-from qd_core.frontend.signature import ArgType, ArrayArg, FieldsArg, ObjectArg, ScalarArg, TemplateArg
+from qd_core.frontend.signature import (
+    ArgType,
+    ArrayArg,
+    FieldsArg,
+    MatrixArg,
+    ObjectArg,
+    ScalarArg,
+    StructArg,
+    TemplateArg,
+)
 from qd_core.runtime.arguments import ArrayView
 from qd_core.runtime.interop import ArraySource
 from qd_core.runtime.native_plan import Origin
@@ -168,11 +179,54 @@ def _add_value(
             route.values.append(value)
             route.expressions.append(variable)
         return True
+    if isinstance(kind, MatrixArg):
+        return _add_matrix(route, path, variable, kind, value)
+    if isinstance(kind, StructArg):
+        return _add_struct(route, path, variable, kind, value, wanted, sources)
     if isinstance(kind, ObjectArg):
         return _add_check(route, _object_check(route, variable, kind))
     if isinstance(kind, TemplateArg):
         return _add_check(route, _template_check(route, variable, kind))
     return False
+
+
+def _add_matrix(route: Route, path: str, variable: str, kind: MatrixArg, value: Any) -> bool:
+    """Components of a matrix or NumPy array; the native entry checks them like other numbers."""
+    if not isinstance(value, (Matrix, np.ndarray)):
+        return False
+    data = f"{variable}._data" if isinstance(value, Matrix) else variable
+    route.lines += [
+        f"if not ({variable}.__class__ is {_name(route, type(value))} and {data}.shape == {kind.shape}): break",
+        f"{variable}_ = {data}{'.ravel()' if len(kind.shape) > 1 else ''}.tolist()",
+    ]
+    for position, index in enumerate(np.ndindex(*kind.shape)):
+        route.origins[f"{path}[{','.join(map(str, index))}]"] = Origin(len(route.values))
+        route.values.append(np.asarray(value).ravel()[position].item())
+        route.expressions.append(f"{variable}_[{position}]")
+    return True
+
+
+def _add_struct(
+    route: Route,
+    path: str,
+    variable: str,
+    kind: StructArg,
+    value: Any,
+    wanted: set[str],
+    sources: Mapping[str, ArraySource],
+) -> bool:
+    """Members of a struct or dict, one after the other."""
+    if type(value) not in (Struct, dict):
+        return False
+    inside = f"{variable}._members" if type(value) is Struct else variable
+    check = f"{variable}.__class__ is {_name(route, type(value))} and len({inside}) == {len(kind.members)}"
+    route.lines += [f"if not ({check}): break"]
+    for number, (name, part) in enumerate(kind.members):
+        member = f"{variable}_{number}"
+        route.lines.append(f"{member} = {inside}[{name!r}]")
+        if not _add_value(route, f"{path}.{name}", member, part, value[name], wanted, sources):
+            return False
+    return True
 
 
 def _add_check(route: Route, condition: str | None) -> bool:

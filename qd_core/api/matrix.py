@@ -331,6 +331,13 @@ class Matrix:
 
         return make_field(MatrixType((n, m), dtype), shape, **options)
 
+    @classmethod
+    def tensor(cls, n: int, m: int, dtype: Any, shape: Any, **options: Any) -> Any:
+        """Tensor of ``n`` x ``m`` matrices; options as for ``qd.tensor``."""
+        from qd_core.api.create import tensor
+
+        return tensor(MatrixType((n, m), dtype), shape, **options)
+
 
 class Vector(Matrix):
     """A small vector; see `Matrix`."""
@@ -350,6 +357,13 @@ class Vector(Matrix):
         from qd_core.api.field import make_field
 
         return make_field(MatrixType((n,), dtype), shape, **options)
+
+    @classmethod
+    def tensor(cls, n: int, dtype: Any, shape: Any, **options: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Tensor of vectors of ``n`` components; options as for ``qd.tensor``."""
+        from qd_core.api.create import tensor
+
+        return tensor(MatrixType((n,), dtype), shape, **options)
 
 
 class _Element(Matrix):

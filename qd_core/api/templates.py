@@ -17,24 +17,35 @@ import numpy as np
 
 from qd_core.dtypes import DType
 from qd_core.errors import QuadrantsRuntimeTypeError
-from qd_core.frontend.annotations import MatrixType, StructType, Template
+from qd_core.frontend.annotations import MatrixType, NdarrayType, StructType, Template
 from qd_core.frontend.functions import Func
 from qd_core.frontend.members import Whole
 from qd_core.frontend.signature import EMPTY, ArgType, ArrayArg, FieldsArg, ObjectArg, StructArg, TemplateArg
 from qd_core.runtime.array import Ndarray
 from qd_core.runtime.field import Field
 from qd_core.runtime.interop import NdarraySource
+from qd_core.runtime.tensor import Tensor
 
 if TYPE_CHECKING:
     from qd_core.api.binding import Bound
 
-__all__ = ["bind_dataclass", "bind_struct", "bind_template", "fingerprint", "is_compiled_in", "optional_of"]
+__all__ = [
+    "bind_dataclass",
+    "bind_struct",
+    "bind_template",
+    "bind_tensor",
+    "fingerprint",
+    "is_compiled_in",
+    "optional_of",
+]
 
 
 def bind_template(bound: Bound, path: str, annotation: Any, value: Any) -> ArgType:
     """Bind a template argument, a member of one, or an object outside the kernel."""
     if isinstance(value, Whole):
         return TemplateArg(_Same(value.value) if value.identity else _everything(value.value, {}), value.value)
+    if isinstance(value, Tensor):
+        value = value._unwrap()
     if isinstance(value, (Field, Ndarray)):
         return bind_placed(bound, path, value, annotated=annotation is not EMPTY)
     if hasattr(value, "__qd_fields__") and not isinstance(value, type):
@@ -74,6 +85,17 @@ def bind_placed(bound: Bound, path: str, array: Field | Ndarray, *, annotated: b
 
 def _sharing(kind: ArrayArg, path: str) -> ArrayArg:
     return replace(kind, shares=path)
+
+
+def bind_tensor(bound: Bound, path: str, annotation: Any, value: Any) -> ArgType:
+    """Bind an argument annotated with `qd.Tensor`: a tensor, field, ndarray, host array or None."""
+    from qd_core.api.binding import bind_argument
+
+    if value is None:
+        return bind_template(bound, path, EMPTY, None)
+    if isinstance(value, (Tensor, Field, Ndarray)):
+        return bind_template(bound, path, annotation, value)
+    return bind_argument(bound, path, NdarrayType(), value)
 
 
 # -- fingerprints -------------------------------------------------------------------------------------------------------
@@ -160,7 +182,7 @@ def _everything(value: Any, seen: dict[int, int]) -> Hashable:
     known = seen.setdefault(id(value), len(seen))
     if known != len(seen) - 1:
         return ("again", known)
-    if isinstance(value, (Field, Ndarray)) or hasattr(value, "__qd_fields__"):
+    if isinstance(value, (Field, Ndarray, Tensor)) or hasattr(value, "__qd_fields__"):
         return _Same(value)
     key = fingerprint(value)
     if key is not None:

@@ -163,6 +163,10 @@ class Field:
         if self._storage is not None:
             self._storage.release()
 
+    def allocate(self) -> None:
+        """Have memory now."""
+        assert self.home is not None
+
     @property
     def home(self) -> FieldStorage:
         """The array that holds the elements, allocated at the first use."""

@@ -36,6 +36,7 @@ from qd_core.runtime.native import (
     supports_scalar,
 )
 from qd_core.runtime.native_formula import formula_of
+from qd_core.runtime.tensor import Tensor
 
 __all__ = ["Origin", "plan_of"]
 
@@ -175,7 +176,7 @@ def _scalar(leaf: ScalarLeaf, origin: Origin) -> ScalarArgument:
 def _array(executable: Executable, leaf: ArrayLeaf, origin: Origin, value: Any) -> Argument:
     written = leaf.access in _WRITES
     kind = leaf.type
-    if isinstance(value, (Ndarray, Field)):
+    if isinstance(value, (Ndarray, Field, Tensor)):
         key = int(value._header[0])
         if key == 0:
             raise _Unsupported

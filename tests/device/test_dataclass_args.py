@@ -271,6 +271,32 @@ def test_struct_arguments_and_results():
         k(3, 1.0)
 
 
+def test_vectors_matrices_and_structs_that_change():
+    kind = qd.types.struct(a=qd.f32, v=vec2)
+    out = qd.field(qd.f32, shape=())
+
+    @qd.kernel
+    def k(v: vec2, m: qd.types.matrix(2, 2, qd.i32), s: kind, n: qd.template()):
+        out[None] = v.x + 10 * v.y + 100 * m[1, 0] + 1000 * s.a + 10000 * s.v.y + n
+
+    v, m, s = vec2(1, 2), qd.Matrix([[1, 2], [3, 4]]), kind(5, [1, 6])
+    for _ in range(3):
+        k(v, m, s, 0)
+        assert out[None] == 65321
+    v.x, m[1, 0], s.a, s.v[1] = 2, 4, 6, 7
+    for _ in range(3):
+        k(v, m, s, 0)
+        assert out[None] == 76422
+    for other in ([3, 2], (3, 2), np.array([3, 2]), np.array([3, 2], np.float32)):
+        for _ in range(3):
+            k(other, np.array([[0, 0], [4, 0]]), {"a": 6, "v": other}, 1)
+            assert out[None] == 26424
+    with pytest.raises(ValueError, match="shape"):
+        k(qd.Vector([1.0, 2.0, 3.0]), m, s, 0)
+    with pytest.raises(qd.QuadrantsRuntimeTypeError, match="reals"):
+        k(v, qd.Matrix([[1.5, 2], [3, 4]]), s, 0)
+
+
 def test_struct_elements_as_arguments():
     rays = Ray.field(shape=3)
     out = qd.Vector.field(2, qd.f32, shape=())
