@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import cached_property
 
 from qd_core import dtypes as dt
 from qd_core.frontend.context import Lowering
@@ -47,9 +48,11 @@ class Reductions:
         wanted = [
             n
             for n in uses.accumulated
-            if uses.total[n] == uses.accumulated[n] and isinstance(names.get(n), (Value, MatrixValue))
+            if isinstance(names.get(n), (Value, MatrixValue))
+            and n not in ctx.scope.readonly
+            and uses.total[n] == uses.accumulated[n]
         ]
-        return Reductions(sorted(n for n in wanted if n not in ctx.scope.readonly))
+        return Reductions(sorted(wanted))
 
     def enter(self, ctx: Lowering) -> None:
         """Store the current values in temporaries."""
@@ -98,35 +101,48 @@ def _atomic_call(node: ast.AST) -> str | None:
     return node.args[0].id if called.startswith("atomic_") else None
 
 
-@dataclass(slots=True)
 class Uses:
-    """How often names occur in a loop's body, and how often as what is accumulated into."""
+    """How often names occur in a loop's body, and how often as what is accumulated into.
 
-    total: Counter[str]
-    accumulated: Counter[str]
+    The former takes a walk over every expression and is only found out when somebody asks.
+    """
+
+    def __init__(self, node: ast.For, accumulated: Counter[str]) -> None:
+        self.accumulated = accumulated
+        self._node = node
+
+    @cached_property
+    def total(self) -> Counter[str]:
+        """Occurrences of names."""
+        return Counter(inner.id for s in self._node.body for inner in ast.walk(s) if isinstance(inner, ast.Name))
 
 
 def _uses(ctx: Lowering, node: ast.For) -> Uses:
     """Count names in the body of a loop; once for each loop of a source."""
-    known = ctx.frames[-1].info.facts.uses
-    uses = known.get(node)
+    info = ctx.frames[-1].info
+    uses = info.facts.uses.get(node)
     if uses is None:
-        uses = known[node] = _count(node)
+        accumulated = Counter(_accumulated(node.body))
+        if "atomic_" in info.source.text:
+            accumulated.update(_atomics(node.body))
+        uses = info.facts.uses[node] = Uses(node, accumulated)
     return uses
 
 
-def _count(node: ast.For) -> Uses:
-    uses = Uses(Counter(), Counter())
-    for statement in node.body:
+def _accumulated(body: list[ast.stmt]) -> Iterator[str]:
+    """Names that augmented assignments accumulate into."""
+    for statement in body:
+        if isinstance(statement, ast.AugAssign):
+            if isinstance(statement.op, _OPERATORS) and isinstance(statement.target, ast.Name):
+                yield statement.target.id
+        for inner in ("body", "orelse"):
+            yield from _accumulated(getattr(statement, inner, []))
+
+
+def _atomics(body: list[ast.stmt]) -> Iterator[str]:
+    """Names that atomic functions are applied to, anywhere in an expression."""
+    for statement in body:
         for inner in ast.walk(statement):
-            if isinstance(inner, ast.Name):
-                uses.total[inner.id] += 1
-            elif (
-                isinstance(inner, ast.AugAssign)
-                and isinstance(inner.op, _OPERATORS)
-                and isinstance(inner.target, ast.Name)
-            ):
-                uses.accumulated[inner.target.id] += 1
-            elif (called := _atomic_call(inner)) is not None:
-                uses.accumulated[called] += 1
-    return uses
+            called = _atomic_call(inner)
+            if called is not None:
+                yield called
