@@ -96,6 +96,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--budget", type=float, default=2.0, help="seconds of sampling in each run")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for one run")
+    parser.add_argument("--append", action="store_true", help="keep rows of other workloads that the files have")
     parser.add_argument("--out", help="name of the files in benchmarks/results (default: the set)")
     args = parser.parse_args()
     peers = {OURS: sys.executable, "numpy": sys.executable} | dict(p.split("=", 1) for p in args.peer)
@@ -103,7 +104,7 @@ def main() -> None:
     begin = time.time()
     results = run(args.only or SETS[args.set], peers, args.rounds, args.budget, args.timeout)
     data = {
-        "title": f"Workloads against peers: {args.set if not args.only else ', '.join(args.only)}",
+        "title": f"Workloads against peers: {args.out or args.set}",
         "date": date.today().isoformat(),
         "machine": before,
         "rounds": args.rounds,
@@ -111,7 +112,21 @@ def main() -> None:
         "took_s": round(time.time() - begin),
         "results": results,
     }
-    write(args.out or args.set, data)
+    name = args.out or args.set
+    if args.append:
+        keep(name, data)
+    write(name, data)
+
+
+def keep(name: str, data: dict[str, Any]) -> None:
+    """Put rows of an earlier run, for workloads that this one left out, in front, and keep its title."""
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    if not path.exists():
+        return
+    before = json.loads(path.read_text())
+    done = {row["workload"] for row in data["results"]}
+    data["results"] = [row for row in before["results"] if row["workload"] not in done] + data["results"]
+    data["title"] = before["title"]
 
 
 def write(name: str, data: dict[str, Any]) -> None:
