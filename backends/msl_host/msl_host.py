@@ -1,6 +1,8 @@
-"""Runs kernels in the Metal Shading Language on the host: clang compiles them against the header in ``include``, threads run one by one.
+"""Runs kernels in the Metal Shading Language on the host: clang compiles them against the header in ``include``,
+threads run one by one.
 
-For tests on machines without Metal. Needs clang 16 or later (half precision). Kernels with threadgroup memory or barriers are refused.
+For tests on machines without Metal. Needs clang 16 or later (half precision). Kernels with threadgroup memory or
+barriers are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ __all__ = ["Kernel", "MslError", "clang", "compile_msl", "slots"]
 
 INCLUDE = Path(__file__).parent / "include"
 _FLAGS = [
-    "-std=c++17", "-O1", "-c", "-fPIC", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-nostdinc++", "-x", "c++",
+    "-std=c++17", "-O1", "-c", "-fPIC", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-nostdinc++", "-x",
+    "c++",
     "-Wno-unknown-attributes", "-Wno-unused-value", "-Wno-return-type-c-linkage", "-fbracket-depth=4096",
 ]  # fmt: skip
 _ARGUMENT = re.compile(r"^(?P<type>.*?[\s*&])(?P<name>\w+) \[\[(?P<attribute>\w+)(?:\((?P<slot>\d+)\))?\]\]$")
@@ -147,11 +150,11 @@ def _single_precision(text: str) -> str:
 
 
 def _arguments(text: str, entry: str) -> list[_Argument]:
-    found = re.search(rf"kernel void {entry}\((.*)\)\s*\{{", text)
+    found = re.search(rf"kernel void {entry}\((.*?)\)\s*\{{", text, re.DOTALL)
     if found is None:
         raise MslError(f"there is no kernel {entry!r}")
     result: list[_Argument] = []
-    for part in filter(None, (p.strip() for p in re.split(r",\s*(?![^\[]*\]\])", found[1]))):
+    for part in filter(None, (" ".join(p.split()) for p in re.split(r",\s*(?![^\[]*\]\])", found[1]))):
         argument = _ARGUMENT.match(part)
         if argument is None:
             raise MslError(f"an argument has an unknown form: {part!r}")

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["VulkanBackend"]
 
-_REMEDY = "install the driver of the device (on Linux also libvulkan1; Mesa's lavapipe, mesa-vulkan-drivers, runs on any CPU)"
+_REMEDY = (
+    "install the driver of the device (on Linux also libvulkan1; Mesa's lavapipe, mesa-vulkan-drivers, runs on any CPU)"
+)
 
 
 class VulkanBackend(Backend):
@@ -72,13 +74,19 @@ _RANK = {2: 0, 1: 1, 3: 2, 0: 3, 4: 4}
 
 
 def _visible(devices: list[Physical]) -> list[Physical]:
-    """Devices that ``QD_VISIBLE_DEVICE`` names by position or by a part of the name, in its order; all where it is not set."""
+    """Devices that ``QD_VISIBLE_DEVICE`` names by position or by a part of the name, in its order; all where it is
+    not set.
+    """
     chosen = os.environ.get("QD_VISIBLE_DEVICE", "").strip()
     if not chosen:
         return devices
     result: list[Physical] = []
     for word in (w.strip() for w in chosen.split(",")):
-        named = [devices[int(word)]] if word.isdigit() and int(word) < len(devices) else [d for d in devices if word.lower() in d.name.lower()]
+        named = (
+            [devices[int(word)]]
+            if word.isdigit() and int(word) < len(devices)
+            else [d for d in devices if word.lower() in d.name.lower()]
+        )
         result += [d for d in named if d not in result]
     return result
 

@@ -21,7 +21,8 @@ _DEVICE_STAGES = vk.PIPELINE_STAGE_COMPUTE | vk.PIPELINE_STAGE_TRANSFER
 class Commands:
     """Records, submits and waits.
 
-    The n-th submission signals the value n. `recording` is the command buffer in which commands are recorded, opened on demand.
+    The n-th submission signals the value n. `recording` is the command buffer in which commands are recorded, opened
+    on demand.
 
     Attributes
     ----------
@@ -42,7 +43,9 @@ class Commands:
         functions.CreateSemaphore(device, ctypes.byref(create), None, ctypes.byref(semaphore))
         self.pool, self.semaphore = pool.value, semaphore.value
         self._begin = vk.make(vk.CommandBufferBeginInfo, flags=vk.ONE_TIME_SUBMIT)
-        self._between = vk.make(vk.MemoryBarrier, srcAccessMask=_WRITES, dstAccessMask=vk.ACCESS_MEMORY_READ | vk.ACCESS_MEMORY_WRITE)
+        self._between = vk.make(
+            vk.MemoryBarrier, srcAccessMask=_WRITES, dstAccessMask=vk.ACCESS_MEMORY_READ | vk.ACCESS_MEMORY_WRITE
+        )
         self._to_host = vk.make(vk.MemoryBarrier, srcAccessMask=_WRITES, dstAccessMask=vk.ACCESS_HOST_READ)
 
     @property
@@ -70,22 +73,35 @@ class Commands:
 
     def barrier(self) -> None:
         """Let later commands see what earlier ones wrote, and write where earlier ones read."""
-        self.f.CmdPipelineBarrier(self.recording(), _DEVICE_STAGES, _DEVICE_STAGES, 0, 1, ctypes.byref(self._between), 0, None, 0, None)
+        self.f.CmdPipelineBarrier(
+            self.recording(), _DEVICE_STAGES, _DEVICE_STAGES, 0, 1, ctypes.byref(self._between), 0, None, 0, None
+        )
 
     def flush(self) -> None:
         """Submit what was recorded."""
         if not self._recording:
             return
         f, commands = self.f, self._recording
-        f.CmdPipelineBarrier(commands, _DEVICE_STAGES, vk.PIPELINE_STAGE_HOST, 0, 1, ctypes.byref(self._to_host), 0, None, 0, None)
+        f.CmdPipelineBarrier(
+            commands, _DEVICE_STAGES, vk.PIPELINE_STAGE_HOST, 0, 1, ctypes.byref(self._to_host), 0, None, 0, None
+        )
         # Commands of the next submission run after this one: submissions only order their starts.
-        f.CmdPipelineBarrier(commands, _DEVICE_STAGES, _DEVICE_STAGES, 0, 1, ctypes.byref(self._between), 0, None, 0, None)
+        f.CmdPipelineBarrier(
+            commands, _DEVICE_STAGES, _DEVICE_STAGES, 0, 1, ctypes.byref(self._between), 0, None, 0, None
+        )
         f.EndCommandBuffer(commands)
         self._recording = 0
-        value, handle, semaphore = ctypes.c_uint64(self.submitted + 1), ctypes.c_void_p(commands), ctypes.c_uint64(self.semaphore)
-        timeline = vk.make(vk.TimelineSemaphoreSubmitInfo, signalSemaphoreValueCount=1, pSignalSemaphoreValues=ctypes.addressof(value))
+        value, handle, semaphore = (
+            ctypes.c_uint64(self.submitted + 1),
+            ctypes.c_void_p(commands),
+            ctypes.c_uint64(self.semaphore),
+        )
+        timeline = vk.make(
+            vk.TimelineSemaphoreSubmitInfo, signalSemaphoreValueCount=1, pSignalSemaphoreValues=ctypes.addressof(value)
+        )
         info = vk.make(
-            vk.SubmitInfo, pNext=ctypes.addressof(timeline), commandBufferCount=1, pCommandBuffers=ctypes.addressof(handle),
+            vk.SubmitInfo, pNext=ctypes.addressof(timeline), commandBufferCount=1,
+            pCommandBuffers=ctypes.addressof(handle),
             signalSemaphoreCount=1, pSignalSemaphores=ctypes.addressof(semaphore),
         )  # fmt: skip
         f.QueueSubmit(self.queue, 1, ctypes.byref(info), 0)
@@ -106,7 +122,12 @@ class Commands:
         if value <= self.completed:
             return
         semaphore, wanted = ctypes.c_uint64(self.semaphore), ctypes.c_uint64(value)
-        info = vk.make(vk.SemaphoreWaitInfo, semaphoreCount=1, pSemaphores=ctypes.addressof(semaphore), pValues=ctypes.addressof(wanted))
+        info = vk.make(
+            vk.SemaphoreWaitInfo,
+            semaphoreCount=1,
+            pSemaphores=ctypes.addressof(semaphore),
+            pValues=ctypes.addressof(wanted),
+        )
         self.f.WaitSemaphores(self.device, ctypes.byref(info), _FOREVER)
         self.completed = max(self.completed, value)
 

@@ -50,10 +50,18 @@ class VulkanCompiler(Compiler):
     def compile(self, program: Program, options: CompileOptions) -> Artifact:
         """Return the modules of all tasks in one blob; `UnsupportedError` where the target lacks something."""
         codes = [emit_task(program, n, self.spirv, options) for n in range(len(program.tasks))]
-        entries = tuple(_entry(program, n, task, code) for n, (task, code) in enumerate(zip(program.tasks, codes, strict=True)))
+        entries = tuple(
+            _entry(program, n, task, code) for n, (task, code) in enumerate(zip(program.tasks, codes, strict=True))
+        )
         wants_text = dict(options.extra).get("stages") == "1"
-        stages = {f"spirv {e.symbol}": disassemble(c.binary) for e, c in zip(entries, codes, strict=True)} if wants_text else {}
-        return Artifact(FORMAT, pack(_code(program, ArgumentLayout.of(program, self.spirv), codes)), entries, program.sites, stages)
+        stages = (
+            {f"spirv {e.symbol}": disassemble(c.binary) for e, c in zip(entries, codes, strict=True)}
+            if wants_text
+            else {}
+        )
+        return Artifact(
+            FORMAT, pack(_code(program, ArgumentLayout.of(program, self.spirv), codes)), entries, program.sites, stages
+        )
 
 
 def _entry(program: Program, number: int, task: Task, code: TaskCode) -> TaskEntry:
@@ -71,7 +79,8 @@ def _entry(program: Program, number: int, task: Task, code: TaskCode) -> TaskEnt
 class Code:
     """What a blob holds.
 
-    ``words`` are those that core packs, ``extents`` the number of extents after them; ``leaves`` maps positions among the
+    ``words`` are those that core packs, ``extents`` the number of extents after them; ``leaves`` maps positions among
+    the
     parameters to positions among the array leaves.
     """
 
@@ -101,7 +110,9 @@ def _code(program: Program, layout: ArgumentLayout, tasks: Sequence[TaskCode]) -
 def unpack(artifact: Artifact) -> Code:
     """Read a blob; `LaunchError` for another format."""
     if artifact.format != FORMAT:
-        raise LaunchError(f"an artifact of format {artifact.format!r} is no SPIR-V", why=f"this device loads {FORMAT!r}")
+        raise LaunchError(
+            f"an artifact of format {artifact.format!r} is no SPIR-V", why=f"this device loads {FORMAT!r}"
+        )
     (length,) = struct.unpack_from("<I", artifact.blob)
     head = json.loads(artifact.blob[4 : 4 + length])
     at, tasks = 4 + length, list[TaskCode]()

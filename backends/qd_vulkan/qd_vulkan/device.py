@@ -64,7 +64,9 @@ class VulkanDevice(Device):
         assert queue.value
         self.commands = Commands(self.f, self.handle, queue.value, physical.queue_family)
         self.layout = self._layout()
-        self.cache = load_cache(self.f, self.handle, physical) if self._cached else load_cache(self.f, self.handle, None)
+        self.cache = (
+            load_cache(self.f, self.handle, physical) if self._cached else load_cache(self.f, self.handle, None)
+        )
         self._heaps()
         self._doomed: list[tuple[int, Allocation]] = []
         self._pipelines: set[int] = set()
@@ -72,16 +74,23 @@ class VulkanDevice(Device):
         self.default_stream = VulkanStream(self)
         instance.devices.add(self)
 
-    # -- opening --------------------------------------------------------------------------------------------------------
+    # -- opening
+    # --------------------------------------------------------------------------------------------------------
     def _create(self) -> int:
         p = self.physical
         priority = ctypes.c_float(1.0)
-        queue = vk.make(vk.DeviceQueueCreateInfo, queueFamilyIndex=p.queue_family, queueCount=1, pQueuePriorities=ctypes.addressof(priority))
+        queue = vk.make(
+            vk.DeviceQueueCreateInfo,
+            queueFamilyIndex=p.queue_family,
+            queueCount=1,
+            pQueuePriorities=ctypes.addressof(priority),
+        )
         wanted = [e for e in ("VK_KHR_portability_subset", "VK_EXT_shader_atomic_float") if e in p.extensions]
         names = strings(wanted)
         features = self._features("VK_EXT_shader_atomic_float" in wanted)
         info = vk.make(
-            vk.DeviceCreateInfo, pNext=ctypes.addressof(features[0]), queueCreateInfoCount=1, pQueueCreateInfos=ctypes.addressof(queue),
+            vk.DeviceCreateInfo, pNext=ctypes.addressof(features[0]), queueCreateInfoCount=1,
+            pQueueCreateInfos=ctypes.addressof(queue),
             enabledExtensionCount=len(wanted), ppEnabledExtensionNames=ctypes.addressof(names),
         )  # fmt: skip
         handle = ctypes.c_void_p()
@@ -92,11 +101,21 @@ class VulkanDevice(Device):
     def _features(self, atomic_float: bool) -> list[Any]:
         """Structures that turn on what the target claims, and nothing else."""
         p = self.physical
-        basic, f11, f12 = (vk.make(k) for k in (vk.PhysicalDeviceFeatures2, vk.PhysicalDeviceVulkan11Features, vk.PhysicalDeviceVulkan12Features))
+        basic, f11, f12 = (
+            vk.make(k)
+            for k in (vk.PhysicalDeviceFeatures2, vk.PhysicalDeviceVulkan11Features, vk.PhysicalDeviceVulkan12Features)
+        )
         for name in ("shaderFloat64", "shaderInt64", "shaderInt16"):
             setattr(basic.features, name, getattr(p.features, name))
         f11.storageBuffer16BitAccess = p.features11.storageBuffer16BitAccess
-        for name in ("storageBuffer8BitAccess", "shaderBufferInt64Atomics", "shaderFloat16", "shaderInt8", "timelineSemaphore", "bufferDeviceAddress"):
+        for name in (
+            "storageBuffer8BitAccess",
+            "shaderBufferInt64Atomics",
+            "shaderFloat16",
+            "shaderInt8",
+            "timelineSemaphore",
+            "bufferDeviceAddress",
+        ):
             setattr(f12, name, getattr(p.features12, name))
         features = [basic, f11, f12]
         if atomic_float:
@@ -110,7 +129,9 @@ class VulkanDevice(Device):
 
     def _layout(self) -> int:
         pushed = vk.PushConstantRange(vk.STAGE_COMPUTE, 0, PUSH_NBYTES)
-        info = vk.make(vk.PipelineLayoutCreateInfo, pushConstantRangeCount=1, pPushConstantRanges=ctypes.addressof(pushed))
+        info = vk.make(
+            vk.PipelineLayoutCreateInfo, pushConstantRangeCount=1, pPushConstantRanges=ctypes.addressof(pushed)
+        )
         layout = ctypes.c_uint64()
         self.f.CreatePipelineLayout(self.handle, ctypes.byref(info), None, ctypes.byref(layout))
         return layout.value
@@ -130,7 +151,8 @@ class VulkanDevice(Device):
         self.staging = Ring(self.host_memory.allocate(STAGING_NBYTES), self.commands)
         self.pool = Pool(self.memory, self.host_memory, self.info.memory_nbytes)
 
-    # -- errors -----------------------------------------------------------------------------------------------------------
+    # -- errors
+    # -----------------------------------------------------------------------------------------------------------
     @contextmanager
     def guard(self, what: str, kernel: str = "") -> Iterator[None]:
         """Hold the device; turn a failed call into a `DeviceFault` that names the kernels since the last good wait."""
@@ -149,10 +171,13 @@ class VulkanDevice(Device):
         if ref.buffer.freed:
             raise DeviceFault("a freed buffer is used")
         if ref.offset < 0 or ref.offset + ref.nbytes > ref.buffer.nbytes:
-            raise DeviceFault(f"bytes {ref.offset} to {ref.offset + ref.nbytes} are outside a buffer of {ref.buffer.nbytes} bytes")
+            raise DeviceFault(
+                f"bytes {ref.offset} to {ref.offset + ref.nbytes} are outside a buffer of {ref.buffer.nbytes} bytes"
+            )
         return ref.buffer.handle
 
-    # -- memory -----------------------------------------------------------------------------------------------------------
+    # -- memory
+    # -----------------------------------------------------------------------------------------------------------
     def allocate(self, nbytes: int, *, alignment: int = 256, stream: Stream | None = None) -> Buffer:
         """Allocate memory."""
         with self.guard("an allocation"):
@@ -197,7 +222,8 @@ class VulkanDevice(Device):
         place = self.place(ref)
         return HostSpan(place.mapped + ref.offset, ref.nbytes, ref.buffer) if place.mapped else None
 
-    # -- code -------------------------------------------------------------------------------------------------------------
+    # -- code
+    # -------------------------------------------------------------------------------------------------------------
     def load(self, artifact: Artifact) -> Module:
         """Make pipelines of SPIR-V."""
         with self.guard("loading code"):

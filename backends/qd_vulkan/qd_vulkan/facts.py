@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["BASE", "spirv_target", "target_from", "target_of"]
 
 _INTEGERS = ("add", "min", "max", "and", "or", "xor", "exchange")
-_MODES = {"signedZeroInfNanPreserve": "SignedZeroInfNanPreserve", "denormPreserve": "DenormPreserve", "roundingModeRTE": "RoundingModeRTE"}
+_MODES = {
+    "signedZeroInfNanPreserve": "SignedZeroInfNanPreserve",
+    "denormPreserve": "DenormPreserve",
+    "roundingModeRTE": "RoundingModeRTE",
+}
 _WIDTHS = (16, 32, 64)
 _ONLY_32, _ALL = 0, 1
 """Which widths can have float modes of their own: f32 alone, or each."""
@@ -26,7 +30,11 @@ _ONLY_32, _ALL = 0, 1
 def target_of(physical: Physical) -> Target:
     """Return the target that a device runs."""
     kinds = _types(physical)
-    features = [*(f"type.{d.name}" for d in dt.ALL if d in kinds), *_native_atomics(physical), *_float_modes(physical, kinds)]
+    features = [
+        *(f"type.{d.name}" for d in dt.ALL if d in kinds),
+        *_native_atomics(physical),
+        *_float_modes(physical, kinds),
+    ]
     if physical.features12.shaderBufferInt64Atomics:
         features.append("atomics64")
     limits = physical.properties.limits
@@ -61,7 +69,10 @@ def _float_modes(physical: Physical, kinds: set[DType]) -> list[str]:
     found: list[str] = []
     for field, mode in _MODES.items():
         flags = getattr(p, field)
-        independence = {"denormPreserve": p.denormBehaviorIndependence, "roundingModeRTE": p.roundingModeIndependence}.get(field, _ALL)
+        independence = {
+            "denormPreserve": p.denormBehaviorIndependence,
+            "roundingModeRTE": p.roundingModeIndependence,
+        }.get(field, _ALL)
         for tied in _tied(independence, widths):
             if all(flags[n] for n in tied):
                 found += [f"mode.{mode}.{_WIDTHS[n]}" for n in tied]
@@ -78,6 +89,7 @@ def _tied(independence: int, widths: list[int]) -> list[list[int]]:
 
 
 def target_from(name: str, features: tuple[str, ...], physical: Physical | None = None) -> Target:
+    """Return the target that these features describe."""
     spirv = _from_features(features)
     return Target(name, _claims(spirv, physical), features)
 
@@ -93,7 +105,9 @@ def _claims(spirv: SpirvTarget, physical: Physical | None) -> CapabilitySet:
         limits["allocation.nbytes"] = physical.properties11.maxMemoryAllocationSize or limits["memory.nbytes"]
     return CapabilitySet(
         types=types(*spirv.types) | types(dt.u1, spaces=("private",)),
-        atomics=atomics(("add", "min", "max"), numbers) | atomics(("and", "or", "xor"), [d for d in able if d in BITS]) | atomics(("exchange",), able),
+        atomics=atomics(("add", "min", "max"), numbers)
+        | atomics(("and", "or", "xor"), [d for d in able if d in BITS])
+        | atomics(("exchange",), able),
         features=frozenset({"launch.device_extent", "log.records", "memory.address", "memory.private"}),
         limits=limits,
     )
@@ -102,7 +116,10 @@ def _claims(spirv: SpirvTarget, physical: Physical | None) -> CapabilitySet:
 def memory_nbytes(physical: Physical) -> int:
     """Bytes of the largest device-local heap."""
     memory = physical.memory
-    return max((memory.memoryHeaps[n].size for n in range(memory.memoryHeapCount) if memory.memoryHeaps[n].flags & 1), default=0)
+    return max(
+        (memory.memoryHeaps[n].size for n in range(memory.memoryHeapCount) if memory.memoryHeaps[n].flags & 1),
+        default=0,
+    )
 
 
 def spirv_target(target: Target) -> SpirvTarget:
@@ -116,10 +133,21 @@ def _from_features(features: tuple[str, ...]) -> SpirvTarget:
     whole = [d for d in kinds if d.kind in "iu" and d.bits in widths]
     native = {(kind, d) for kind in _INTEGERS for d in whole}
     native |= {("exchange", d) for d in kinds if d.is_real and d.bits in widths}
-    native |= {(kind, dt.by_name(name)) for _, kind, name in (f.split(".") for f in features if f.startswith("native."))}
+    native |= {
+        (kind, dt.by_name(name)) for _, kind, name in (f.split(".") for f in features if f.startswith("native."))
+    }
     modes = frozenset((mode, int(bits)) for _, mode, bits in (f.split(".") for f in features if f.startswith("mode.")))
     group = next((int(f.partition(".")[2]) for f in features if f.startswith("group.")), 128)
-    return SpirvTarget("vulkan", kinds, frozenset(native), widths, max_group=group, group=min(128, group), float_modes=modes, plain_products="plain_products" in features)
+    return SpirvTarget(
+        "vulkan",
+        kinds,
+        frozenset(native),
+        widths,
+        max_group=group,
+        group=min(128, group),
+        float_modes=modes,
+        plain_products="plain_products" in features,
+    )
 
 
 BASE = target_from("spirv1.5", (*(f"type.{d.name}" for d in dt.ALL), "atomics64", "group.256"))

@@ -85,7 +85,11 @@ class Instance:
 
     def _extensions(self, layer: str | None = None) -> list[str]:
         name = layer.encode() if layer else None
-        return names_array(lambda n, p: self.globals.EnumerateInstanceExtensionProperties(name, n, p), vk.ExtensionProperties, "extensionName")
+        return names_array(
+            lambda n, p: self.globals.EnumerateInstanceExtensionProperties(name, n, p),
+            vk.ExtensionProperties,
+            "extensionName",
+        )
 
     def _create(self) -> int:
         present = {*self._extensions(), *(self._extensions(VALIDATION_LAYER) if self.validated else ())}
@@ -96,10 +100,16 @@ class Instance:
             wanted.append(_PORTABILITY)
             flags = vk.PORTABILITY_ENUMERATION
         layers = [VALIDATION_LAYER] if self.validated else []
-        application = vk.make(vk.ApplicationInfo, pApplicationName=b"qd-core", pEngineName=b"qd-core", apiVersion=min(self.api, vk.API_1_2) or vk.API_1_2)
+        application = vk.make(
+            vk.ApplicationInfo,
+            pApplicationName=b"qd-core",
+            pEngineName=b"qd-core",
+            apiVersion=min(self.api, vk.API_1_2) or vk.API_1_2,
+        )
         layer_names, extension_names = strings(layers), strings(wanted)
         info = vk.make(
-            vk.InstanceCreateInfo, flags=flags, pApplicationInfo=_pointer(application), enabledLayerCount=len(layers), ppEnabledLayerNames=_pointer(layer_names),
+            vk.InstanceCreateInfo, flags=flags, pApplicationInfo=_pointer(application), enabledLayerCount=len(layers),
+            ppEnabledLayerNames=_pointer(layer_names),
             enabledExtensionCount=len(wanted), ppEnabledExtensionNames=_pointer(extension_names),
         )  # fmt: skip
         handle = ctypes.c_void_p()
@@ -125,7 +135,9 @@ class Instance:
     # -- devices ----------------------------------------------------------------------------------------------------
     def physical_devices(self) -> list[Physical]:
         """Return what the drivers offer, usable or not, in the loader's order."""
-        handles = enumerate_all(lambda n, p: self.functions.EnumeratePhysicalDevices(self.handle, n, p), ctypes.c_void_p)
+        handles = enumerate_all(
+            lambda n, p: self.functions.EnumeratePhysicalDevices(self.handle, n, p), ctypes.c_void_p
+        )
         return [self._physical(h) for h in handles]
 
     def _physical(self, handle: int) -> Physical:
@@ -133,10 +145,15 @@ class Instance:
         basic = vk.PhysicalDeviceProperties()
         f.GetPhysicalDeviceProperties(handle, ctypes.byref(basic))
         extensions = frozenset(
-            names_array(lambda n, p: f.EnumerateDeviceExtensionProperties(handle, None, n, p), vk.ExtensionProperties, "extensionName")
+            names_array(
+                lambda n, p: f.EnumerateDeviceExtensionProperties(handle, None, n, p),
+                vk.ExtensionProperties,
+                "extensionName",
+            )
         )
         features, f11, f12, floats = (vk.make(k) for k in (
-            vk.PhysicalDeviceFeatures2, vk.PhysicalDeviceVulkan11Features, vk.PhysicalDeviceVulkan12Features, vk.PhysicalDeviceShaderAtomicFloatFeatures,
+            vk.PhysicalDeviceFeatures2, vk.PhysicalDeviceVulkan11Features, vk.PhysicalDeviceVulkan12Features,
+            vk.PhysicalDeviceShaderAtomicFloatFeatures,
         ))  # fmt: skip
         properties, p11, p12 = (vk.make(k) for k in (
             vk.PhysicalDeviceProperties2, vk.PhysicalDeviceVulkan11Properties, vk.PhysicalDeviceVulkan12Properties,
@@ -150,10 +167,14 @@ class Instance:
         f.GetPhysicalDeviceMemoryProperties(handle, ctypes.byref(memory))
         family = self._queue_family(handle)
         missing = _missing(basic, features, f12, family)
-        return Physical(handle, basic, p11, p12, features.features, f11, f12, floats, extensions, memory, family, missing)
+        return Physical(
+            handle, basic, p11, p12, features.features, f11, f12, floats, extensions, memory, family, missing
+        )
 
     def _queue_family(self, handle: int) -> int:
-        families = enumerate_all(lambda n, p: self.functions.GetPhysicalDeviceQueueFamilyProperties(handle, n, p), vk.QueueFamilyProperties)
+        families = enumerate_all(
+            lambda n, p: self.functions.GetPhysicalDeviceQueueFamilyProperties(handle, n, p), vk.QueueFamilyProperties
+        )
         able = [n for n, family in enumerate(families) if family.queueFlags & vk.QUEUE_COMPUTE]
         return able[0] if able else -1
 

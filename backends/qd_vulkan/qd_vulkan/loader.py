@@ -14,7 +14,13 @@ __all__ = ["LoaderMissing", "Table", "check", "load_library", "names_array", "st
 
 _LIBRARIES = {
     "win32": ("vulkan-1.dll",),
-    "darwin": ("libvulkan.1.dylib", "libvulkan.dylib", "libMoltenVK.dylib", "/opt/homebrew/lib/libvulkan.1.dylib", "/usr/local/lib/libvulkan.1.dylib"),
+    "darwin": (
+        "libvulkan.1.dylib",
+        "libvulkan.dylib",
+        "libMoltenVK.dylib",
+        "/opt/homebrew/lib/libvulkan.1.dylib",
+        "/usr/local/lib/libvulkan.1.dylib",
+    ),
 }
 _POSIX = ("libvulkan.so.1", "libvulkan.so")
 

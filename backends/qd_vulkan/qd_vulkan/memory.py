@@ -1,6 +1,7 @@
 """Device memory: large blocks, one buffer each, from which allocations are cut.
 
-Drivers allow few allocations (4096 at the least) and each is slow. A block has one device address; an allocation is a part of it.
+Drivers allow few allocations (4096 at the least) and each is slow. A block has one device address; an allocation is a
+part of it.
 """
 
 from __future__ import annotations
@@ -134,7 +135,9 @@ class Heap:
             if error.result not in (vk.OUT_OF_DEVICE_MEMORY, vk.OUT_OF_HOST_MEMORY):
                 raise
             used = sum(b.nbytes for b in self.blocks)
-            raise DeviceFault(f"the device has no memory for {wanted} bytes", why=f"{used} bytes are held already: {error}") from error
+            raise DeviceFault(
+                f"the device has no memory for {wanted} bytes", why=f"{used} bytes are held already: {error}"
+            ) from error
 
     def _create(self, nbytes: int) -> Block:
         f, device = self.f, self.device
@@ -145,7 +148,12 @@ class Heap:
             needs = vk.MemoryRequirements()
             f.GetBufferMemoryRequirements(device, buffer, ctypes.byref(needs))
             flags = vk.make(vk.MemoryAllocateFlagsInfo, flags=vk.ALLOCATE_DEVICE_ADDRESS)
-            request = vk.make(vk.MemoryAllocateInfo, pNext=ctypes.addressof(flags), allocationSize=needs.size, memoryTypeIndex=self.kind)
+            request = vk.make(
+                vk.MemoryAllocateInfo,
+                pNext=ctypes.addressof(flags),
+                allocationSize=needs.size,
+                memoryTypeIndex=self.kind,
+            )
             f.AllocateMemory(device, ctypes.byref(request), None, ctypes.byref(memory))
         except VulkanError:
             f.DestroyBuffer(device, buffer, None)
@@ -159,7 +167,9 @@ class Heap:
 
 
 def memory_type(physical: Physical, wanted: int, preferred: int = 0) -> int | None:
-    """Return the first memory type with all flags of ``wanted``, rather one with ``preferred`` as well; None where there is none."""
+    """Return the first memory type with all flags of ``wanted``, rather one with ``preferred`` as well; None where
+    there is none.
+    """
     memory: Any = physical.memory
     able = [n for n in range(memory.memoryTypeCount) if memory.memoryTypes[n].propertyFlags & wanted == wanted]
     better = [n for n in able if memory.memoryTypes[n].propertyFlags & preferred == preferred]

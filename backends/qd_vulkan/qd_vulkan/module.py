@@ -51,7 +51,9 @@ class VulkanModule(Module):
         info = vk.make(vk.ShaderModuleCreateInfo, codeSize=len(binary), pCode=binary)
         f.CreateShaderModule(device, ctypes.byref(info), None, ctypes.byref(shader))
         try:
-            stage = vk.make(vk.PipelineShaderStageCreateInfo, stage=vk.STAGE_COMPUTE, module=shader.value, pName=b"main")
+            stage = vk.make(
+                vk.PipelineShaderStageCreateInfo, stage=vk.STAGE_COMPUTE, module=shader.value, pName=b"main"
+            )
             create = vk.make(vk.ComputePipelineCreateInfo, stage=stage, layout=self.device.layout, basePipelineIndex=-1)
             f.CreateComputePipelines(device, self.device.cache, 1, ctypes.byref(create), None, ctypes.byref(pipeline))
         finally:
@@ -64,7 +66,14 @@ class VulkanModule(Module):
         for n, use in enumerate(launch.uses):
             if n in self._used:
                 ref = use.ref
-                result.append((id(ref.buffer.handle), ref.offset, ref.offset + ref.nbytes, n in self._written or use.access in _WRITES))
+                result.append(
+                    (
+                        id(ref.buffer.handle),
+                        ref.offset,
+                        ref.offset + ref.nbytes,
+                        n in self._written or use.access in _WRITES,
+                    )
+                )
         return result
 
 

@@ -20,7 +20,11 @@ __all__ = ["load_cache", "store_cache"]
 def _path(physical: Physical) -> Path:
     base = os.environ.get("QD_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     p = physical.properties
-    return Path(base) / "qd_core" / f"vulkan-{bytes(p.pipelineCacheUUID).hex()}-{p.vendorID:x}-{p.deviceID:x}-{p.driverVersion:x}.bin"
+    return (
+        Path(base)
+        / "qd_core"
+        / f"vulkan-{bytes(p.pipelineCacheUUID).hex()}-{p.vendorID:x}-{p.deviceID:x}-{p.driverVersion:x}.bin"
+    )
 
 
 def load_cache(functions: Table, device: int, physical: Physical | None) -> int:

@@ -56,7 +56,8 @@ class Pool:
         if needed:
             names = ", ".join(dict.fromkeys(kernels))
             raise DeviceFault(
-                f"an iteration needs {4 * needed} bytes of private memory, which do not fit the pool of {self.nbytes} bytes",
+                f"an iteration needs {4 * needed} bytes of private memory, which do not fit the pool of "
+                f"{self.nbytes} bytes",
                 why=f"kernels launched since the device was last seen well: {names}",
                 hint="set QD_VULKAN_POOL_NBYTES to a larger number of bytes, or save less in reverse mode",
             )

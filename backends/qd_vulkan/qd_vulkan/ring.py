@@ -15,7 +15,8 @@ _ALIGNMENT = 64
 
 
 class Ring:
-    """Hands out parts of one allocation in turn; a part is reused once the commands that were recorded with it are done.
+    """Hands out parts of one allocation in turn; a part is reused once the commands that were recorded with it are
+    done.
 
     Parameters
     ----------
@@ -43,5 +44,7 @@ class Ring:
         return start
 
     def _collides(self, start: int, size: int) -> bool:
-        """Whether the part meets one in use. Parts are used in order, so looking at all finds the oldest that must go."""
+        """Whether the part meets one in use. Parts are used in order, so looking at all finds the oldest that must
+        go.
+        """
         return any(low < start + size and start < high for low, high, _ in self._used)

@@ -56,7 +56,8 @@ class VulkanStream(Stream):
         self._recorded = 0
         self._touched: set[int] = set()
 
-    # -- launches -------------------------------------------------------------------------------------------------------
+    # -- launches
+    # -------------------------------------------------------------------------------------------------------
     def run(self, module: Module, launch: Launch) -> None:
         """Record all tasks of a kernel."""
         with self.device.guard("a launch", launch.name):
@@ -87,12 +88,15 @@ class VulkanStream(Stream):
     def _indirect(self, words: bytes) -> bytes:
         ring = self.device.arguments
         if len(words) > ring.memory.nbytes // 2:
-            raise LaunchError(f"the launch has {len(words)} bytes of arguments", why=f"at most {ring.memory.nbytes // 2} fit")
+            raise LaunchError(
+                f"the launch has {len(words)} bytes of arguments", why=f"at most {ring.memory.nbytes // 2} fit"
+            )
         offset = ring.take(len(words))
         ctypes.memmove(ring.memory.mapped + offset, words, len(words))
         return struct.pack("<Q", ring.memory.address + offset)
 
-    # -- order ------------------------------------------------------------------------------------------------------------
+    # -- order
+    # ------------------------------------------------------------------------------------------------------------
     def _order(self, touches: Sequence[Touch]) -> None:
         """Record a barrier if what comes next needs one."""
         if self.hazards.conflict(touches):
@@ -117,7 +121,8 @@ class VulkanStream(Stream):
         self.hazards.clear()
         self._recorded = 0
 
-    # -- copies -----------------------------------------------------------------------------------------------------------
+    # -- copies
+    # -----------------------------------------------------------------------------------------------------------
     def copy_in(self, dst: BufferRef, src: HostSpan) -> None:
         """Copy host memory to a buffer."""
         if src.nbytes == 0:
@@ -129,7 +134,9 @@ class VulkanStream(Stream):
             elif src.nbytes <= _UPDATE_NBYTES and dst.offset % 4 == 0 and src.nbytes % 4 == 0:
                 touch = _touch(dst, src.nbytes, True)
                 self._order([touch])
-                self.device.f.CmdUpdateBuffer(self.commands.recording(), place.block.buffer, place.offset + dst.offset, src.nbytes, src.address)
+                self.device.f.CmdUpdateBuffer(
+                    self.commands.recording(), place.block.buffer, place.offset + dst.offset, src.nbytes, src.address
+                )
                 self._done([touch])
             else:
                 self._upload(dst, src)
@@ -143,7 +150,13 @@ class VulkanStream(Stream):
             ctypes.memmove(ring.memory.mapped + offset, src.address + at, nbytes)
             touch = (id(dst.buffer.handle), dst.offset + at, dst.offset + at + nbytes, True)
             self._order([touch])
-            self._copy(ring.memory.block.buffer, ring.memory.offset + offset, place.block.buffer, place.offset + dst.offset + at, nbytes)
+            self._copy(
+                ring.memory.block.buffer,
+                ring.memory.offset + offset,
+                place.block.buffer,
+                place.offset + dst.offset + at,
+                nbytes,
+            )
             self._done([touch])
 
     def copy_out(self, dst: HostSpan, src: BufferRef) -> None:
@@ -166,7 +179,13 @@ class VulkanStream(Stream):
             offset = ring.take(nbytes)
             touch = (id(src.buffer.handle), src.offset + at, src.offset + at + nbytes, False)
             self._order([touch])
-            self._copy(place.block.buffer, place.offset + src.offset + at, ring.memory.block.buffer, ring.memory.offset + offset, nbytes)
+            self._copy(
+                place.block.buffer,
+                place.offset + src.offset + at,
+                ring.memory.block.buffer,
+                ring.memory.offset + offset,
+                nbytes,
+            )
             self._done([touch])
             self._synchronize()
             ctypes.memmove(dst.address + at, ring.memory.mapped + offset, nbytes)
@@ -200,7 +219,9 @@ class VulkanStream(Stream):
         if dst.nbytes == 0:
             return
         unit = (pattern * 4)[:4] if len(pattern) < 4 else pattern[:4]
-        whole = dst.offset + dst.nbytes == dst.buffer.nbytes  # what follows the buffer's last byte up to a word is nobody's
+        whole = (
+            dst.offset + dst.nbytes == dst.buffer.nbytes
+        )  # what follows the buffer's last byte up to a word is nobody's
         if pattern in (unit * 2, unit, unit[: len(pattern)]) and dst.offset % 4 == 0 and (dst.nbytes % 4 == 0 or whole):
             self._fill(dst, unit)
             return
@@ -216,7 +237,9 @@ class VulkanStream(Stream):
                 return
             self._order([touch])
             value = int.from_bytes(unit, "little")
-            self.device.f.CmdFillBuffer(self.commands.recording(), place.block.buffer, place.offset + dst.offset, nbytes, value)
+            self.device.f.CmdFillBuffer(
+                self.commands.recording(), place.block.buffer, place.offset + dst.offset, nbytes, value
+            )
             self._done([touch])
 
     def _fill_mapped(self, address: int, nbytes: int, unit: bytes) -> None:
@@ -225,7 +248,8 @@ class VulkanStream(Stream):
         else:
             ctypes.memmove(address, unit * (nbytes // 4), nbytes)
 
-    # -- waiting ----------------------------------------------------------------------------------------------------------
+    # -- waiting
+    # ----------------------------------------------------------------------------------------------------------
     def record(self) -> Event:
         """Mark the present end of the queue."""
         return VulkanEvent(self, self.commands.pending)
@@ -263,7 +287,9 @@ class VulkanStream(Stream):
     def fault(self, what: str, error: VulkanError) -> DeviceFault:
         """Return the error for a failed call, with the kernels that may have caused it."""
         names = ", ".join(dict.fromkeys(n for n in self.names if n)) or "none"
-        return DeviceFault(f"{what} failed: {error}", why=f"kernels launched since the device was last seen well: {names}")
+        return DeviceFault(
+            f"{what} failed: {error}", why=f"kernels launched since the device was last seen well: {names}"
+        )
 
 
 def _touch(ref: BufferRef, nbytes: int, written: bool) -> Touch:

@@ -24,7 +24,9 @@ def span(array: np.ndarray[Any, Any]) -> HostSpan:
     return HostSpan(array.ctypes.data, array.nbytes, array)
 
 
-def load(device: Device, compiler: Any, code: Function | Program, options: CompileOptions = STRICT) -> tuple[Program, Module]:
+def load(
+    device: Device, compiler: Any, code: Function | Program, options: CompileOptions = STRICT
+) -> tuple[Program, Module]:
     """Compile a kernel and load it."""
     program = code if isinstance(code, Program) else offload(code)
     for step in compiler.pipeline():
@@ -51,7 +53,10 @@ class Bound:
             shape = array.shape[: leaf.type.ndim]
             views.append(ArrayView(ref, shape, contiguous_strides(shape, leaf.type.element_size)))
         words, extents = self.table.pack(device, "address", self.values, views)
-        uses = [BufferUse(v.ref, leaf.access, leaf.role, leaf.path) for v, leaf in zip(views, self.table.arrays, strict=True)]
+        uses = [
+            BufferUse(v.ref, leaf.access, leaf.role, leaf.path)
+            for v, leaf in zip(views, self.table.arrays, strict=True)
+        ]
         self.launch = Launch(memoryview(np.array(words or [0], np.uint64)), extents, uses, program.name)
 
     def run(self) -> None:
@@ -68,7 +73,9 @@ class Bound:
             self.device.free(ref.buffer)
 
 
-def bind(device: Device, compiler: Any, code: Function | Program, values: Mapping[str, Any], options: CompileOptions = STRICT) -> Bound:
+def bind(
+    device: Device, compiler: Any, code: Function | Program, values: Mapping[str, Any], options: CompileOptions = STRICT
+) -> Bound:
     """Compile, load and bind a kernel."""
     return Bound(device, *load(device, compiler, code, options), values)
 

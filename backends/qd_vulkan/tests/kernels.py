@@ -23,7 +23,9 @@ def saxpy() -> Function:
 def increment() -> Function:
     """``x[i] += 1``, read and written: every launch must see the one before."""
     x = array(dt.i32, "x")
-    return parallel([x], lambda b: b.extent(x, 0), lambda b, i: b.store(x, [i], b.emit("add", b.load(x, [i]), b.const(dt.i32, 1))))
+    return parallel(
+        [x], lambda b: b.extent(x, 0), lambda b, i: b.store(x, [i], b.emit("add", b.load(x, [i]), b.const(dt.i32, 1)))
+    )
 
 
 def accumulate() -> Function:

@@ -1,4 +1,6 @@
-"""The backend with every module checked by spirv-val, optimised by spirv-opt, and checked again before a device sees it."""
+"""The backend with every module checked by spirv-val, optimised by spirv-opt, and checked again before a device
+sees it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,11 @@ import shutil
 import subprocess
 from dataclasses import replace
 
-from qd_core.backend.contract import Artifact, Availability, CompileOptions, Compiler, Target
-from qd_core.ir.program import Program
 from qd_vulkan import VulkanBackend
 from qd_vulkan import compiler as module
+
+from qd_core.backend.contract import Artifact, Availability, CompileOptions, Compiler, Target
+from qd_core.ir.program import Program
 
 __all__ = ["OptimizedBackend", "optimize", "validate"]
 
@@ -24,7 +27,9 @@ def validate(binary: bytes) -> None:
 
 def optimize(binary: bytes) -> bytes:
     """Return the module after ``spirv-opt -O``."""
-    done = subprocess.run(["spirv-opt", "-O", "--target-env=vulkan1.2", "-", "-o", "-"], input=binary, capture_output=True)
+    done = subprocess.run(
+        ["spirv-opt", "-O", "--target-env=vulkan1.2", "-", "-o", "-"], input=binary, capture_output=True
+    )
     assert done.returncode == 0, (done.stdout + done.stderr).decode()
     return done.stdout
 
@@ -54,7 +59,9 @@ class OptimizedBackend(VulkanBackend):
     def probe(self) -> Availability:
         """Whether the tools are there as well."""
         missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-        return Availability(False, f"{missing[0]} is not installed", "install spirv-tools") if missing else super().probe()
+        return (
+            Availability(False, f"{missing[0]} is not installed", "install spirv-tools") if missing else super().probe()
+        )
 
     def compiler(self, target: Target) -> Compiler:
         """Return the checking compiler."""

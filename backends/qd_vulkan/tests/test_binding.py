@@ -10,31 +10,42 @@ from pathlib import Path
 import pytest
 from qd_vulkan import binding
 
-_HEADER = next((p for p in (Path("/usr/include"), Path("/usr/local/include")) if (p / "vulkan/vulkan_core.h").exists()), None)
+_HEADER = next(
+    (p for p in (Path("/usr/include"), Path("/usr/local/include")) if (p / "vulkan/vulkan_core.h").exists()), None
+)
 _COMPILER = next((c for c in ("cc", "gcc", "clang", "clang-16") if shutil.which(c)), None)
 
-_SUFFIX = {"DebugUtilsMessengerCreateInfo": "EXT", "DebugUtilsMessengerCallbackData": "EXT", "PhysicalDeviceShaderAtomicFloatFeatures": "EXT"}
+_SUFFIX = {
+    "DebugUtilsMessengerCreateInfo": "EXT",
+    "DebugUtilsMessengerCallbackData": "EXT",
+    "PhysicalDeviceShaderAtomicFloatFeatures": "EXT",
+}
 _MEMBER = {
     "sparse": "sparseProperties", "granularity": "minImageTransferGranularity",
-    "signedZeroInfNanPreserve": "shaderSignedZeroInfNanPreserveFloat16", "denormPreserve": "shaderDenormPreserveFloat16",
+    "signedZeroInfNanPreserve": "shaderSignedZeroInfNanPreserveFloat16",
+    "denormPreserve": "shaderDenormPreserveFloat16",
     "denormFlushToZero": "shaderDenormFlushToZeroFloat16", "roundingModeRTE": "shaderRoundingModeRTEFloat16",
     "roundingModeRTZ": "shaderRoundingModeRTZFloat16",
 }  # fmt: skip
 _NUMBERS = {
     "QUEUE_COMPUTE": "VK_QUEUE_COMPUTE_BIT", "MEMORY_DEVICE_LOCAL": "VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT",
-    "MEMORY_HOST_VISIBLE": "VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT", "MEMORY_HOST_COHERENT": "VK_MEMORY_PROPERTY_HOST_COHERENT_BIT",
-    "MEMORY_HOST_CACHED": "VK_MEMORY_PROPERTY_HOST_CACHED_BIT", "ALLOCATE_DEVICE_ADDRESS": "VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT",
+    "MEMORY_HOST_VISIBLE": "VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT",
+    "MEMORY_HOST_COHERENT": "VK_MEMORY_PROPERTY_HOST_COHERENT_BIT",
+    "MEMORY_HOST_CACHED": "VK_MEMORY_PROPERTY_HOST_CACHED_BIT",
+    "ALLOCATE_DEVICE_ADDRESS": "VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT",
     "STAGE_COMPUTE": "VK_SHADER_STAGE_COMPUTE_BIT", "PIPELINE_STAGE_COMPUTE": "VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT",
     "PIPELINE_STAGE_TRANSFER": "VK_PIPELINE_STAGE_TRANSFER_BIT", "PIPELINE_STAGE_HOST": "VK_PIPELINE_STAGE_HOST_BIT",
     "ACCESS_SHADER_WRITE": "VK_ACCESS_SHADER_WRITE_BIT", "ACCESS_TRANSFER_WRITE": "VK_ACCESS_TRANSFER_WRITE_BIT",
     "ACCESS_HOST_READ": "VK_ACCESS_HOST_READ_BIT", "ACCESS_MEMORY_READ": "VK_ACCESS_MEMORY_READ_BIT",
-    "ACCESS_MEMORY_WRITE": "VK_ACCESS_MEMORY_WRITE_BIT", "POOL_RESET_COMMAND_BUFFER": "VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT",
+    "ACCESS_MEMORY_WRITE": "VK_ACCESS_MEMORY_WRITE_BIT",
+    "POOL_RESET_COMMAND_BUFFER": "VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT",
     "ONE_TIME_SUBMIT": "VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT", "BIND_COMPUTE": "VK_PIPELINE_BIND_POINT_COMPUTE",
-    "SEMAPHORE_TIMELINE": "VK_SEMAPHORE_TYPE_TIMELINE", "DEVICE_LOST": "VK_ERROR_DEVICE_LOST", "API_1_2": "VK_API_VERSION_1_2",
+    "SEMAPHORE_TIMELINE": "VK_SEMAPHORE_TYPE_TIMELINE", "DEVICE_LOST": "VK_ERROR_DEVICE_LOST",
+    "API_1_2": "VK_API_VERSION_1_2",
     "PORTABILITY_ENUMERATION": "VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR", "WHOLE_SIZE": "VK_WHOLE_SIZE",
     "OUT_OF_DEVICE_MEMORY": "VK_ERROR_OUT_OF_DEVICE_MEMORY", "OUT_OF_HOST_MEMORY": "VK_ERROR_OUT_OF_HOST_MEMORY",
-    "BUFFER_USAGE": "(VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT | VK_BUFFER_USAGE_STORAGE_BUFFER_BIT"
-                    " | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT)",
+    "BUFFER_USAGE": "(VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT"
+                    " | VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT)",
 }  # fmt: skip
 
 
@@ -71,10 +82,16 @@ def test_layouts_and_numbers_are_those_of_the_headers(tmp_path: Path) -> None:
     facts = _facts()
     lines = "".join(f'printf("%lld\\n", (long long)({expression}));\n' for expression in facts)
     source = tmp_path / "facts.c"
-    source.write_text(f"#include <stddef.h>\n#include <stdio.h>\n#include <vulkan/vulkan.h>\nint main() {{\n{lines}}}\n")
+    source.write_text(
+        f"#include <stddef.h>\n#include <stdio.h>\n#include <vulkan/vulkan.h>\nint main() {{\n{lines}}}\n"
+    )
     program = tmp_path / "facts"
     subprocess.run([str(_COMPILER), f"-I{_HEADER}", str(source), "-o", str(program)], check=True)
     said = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.split()
-    wrong = {e: (ours, int(theirs)) for (e, ours), theirs in zip(facts.items(), said, strict=True) if ours % 2**64 != int(theirs) % 2**64}
+    wrong = {
+        e: (ours, int(theirs))
+        for (e, ours), theirs in zip(facts.items(), said, strict=True)
+        if ours % 2**64 != int(theirs) % 2**64
+    }
     assert len(facts) > 200
     assert not wrong

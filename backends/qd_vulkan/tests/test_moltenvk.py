@@ -1,4 +1,6 @@
-"""Translation to Metal Shading Language: the form that is right, the form that is not, and that this harness tells them apart."""
+"""Translation to Metal Shading Language: the form that is right, the form that is not, and that this harness tells
+them apart.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ import msl_host
 import numpy as np
 import pytest
 from harness import bind
+from qd_vulkan.facts import spirv_target
 from translated import MAX_SLOTS, TRANSLATED, TranslatedBackend, translate, why_not
 
 from qd_core.backend.contract import CompileOptions
 from qd_core.codegen.spirv.emitter import Emitter
 from qd_core.codegen.spirv.task import emit_task
 from qd_core.passes.offload import offload
-from qd_vulkan.facts import spirv_target
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "tools are there")
 
@@ -43,8 +45,12 @@ def test_an_adjoint_that_is_cleared_was_read_before(device: Any, compiler: Any) 
     np.testing.assert_array_equal(bound.fetch("x.grad"), 1 + 2 * values["y.grad"])
 
 
-def test_the_plain_form_loses_the_contribution_and_this_harness_sees_it(device: Any, compiler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SPIRV-Cross moves the load of the adjoint past the store that clears it. When this test fails, the form has become right there."""
+def test_the_plain_form_loses_the_contribution_and_this_harness_sees_it(
+    device: Any, compiler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SPIRV-Cross moves the load of the adjoint past the store that clears it. When this test fails, the form has
+    become right there.
+    """
     monkeypatch.setattr(Emitter, "pointer", Emitter.place)  # without a home in a variable
     bound = bind(device, compiler, kernels.chain_back(), _adjoints())
     bound.run()

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.skipif(msl_host.clang() is None, reason=why_not() or "c
 _KERNEL = """
 #include <metal_stdlib>
 using namespace metal;
-kernel void main0(device {result}* y [[buffer(0)]], const device {kind}* x [[buffer(1)]], uint3 at [[thread_position_in_grid]])
+kernel void main0(device {result}* y [[buffer(0)]], const device {kind}* x [[buffer(1)]], uint3 at
+[[thread_position_in_grid]])
 {{
     y[at.x] = {expression};
 }}
@@ -33,7 +34,12 @@ CASES: dict[str, tuple[str, str, Any, Any]] = {
     "rsqrt(fabs(x[at.x]))": ("float", "float", REALS, lambda x: np.float32(1) / np.sqrt(np.abs(x))),
     "precise::min(1.0, x[at.x])": ("float", "float", REALS, lambda x: np.fmin(x, np.float32(1))),
     "precise::max(x[at.x], 1.0)": ("float", "float", REALS, lambda x: np.fmax(x, np.float32(1))),
-    "fma(x[at.x], x[at.x], -53.29)": ("float", "float", REALS, lambda x: x.astype(np.float64) ** 2 - np.float64(np.float32(53.29))),
+    "fma(x[at.x], x[at.x], -53.29)": (
+        "float",
+        "float",
+        REALS,
+        lambda x: x.astype(np.float64) ** 2 - np.float64(np.float32(53.29)),
+    ),
     "x[at.x] * 0.1 + 0.7": ("float", "float", REALS, lambda x: x * np.float32(0.1) + np.float32(0.7)),
     "popcount(x[at.x])": ("uint", "uint", COUNTS, np.bitwise_count),
     "clz(x[at.x])": ("uint", "uint", COUNTS, lambda x: [32 - int(v).bit_length() for v in x]),
@@ -85,7 +91,8 @@ def test_atomics(tmp_path: Path) -> None:
     text = """
     #include <metal_stdlib>
     using namespace metal;
-    kernel void main0(device uint& y [[buffer(0)]], uint3 at [[thread_position_in_grid]], uint3 n [[threadgroups_per_grid]])
+    kernel void main0(device uint& y [[buffer(0)]], uint3 at [[thread_position_in_grid]], uint3 n
+    [[threadgroups_per_grid]])
     {
         atomic_fetch_add_explicit((device atomic_uint*)&y, at.x + 100u * at.y + n.y, memory_order_relaxed);
     }

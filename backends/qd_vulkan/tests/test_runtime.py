@@ -167,7 +167,8 @@ def test_a_dropped_module_is_destroyed_after_its_work(device: Any, compiler: Any
     np.testing.assert_array_equal(out, 1)
 
 
-# -- private memory -----------------------------------------------------------------------------------------------------
+# -- private memory
+# -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", [dt.f32, dt.i64], ids=str)
 def test_private_memory_of_different_lengths(device: Any, compiler: Any, dtype: dt.DType) -> None:
     lengths = np.random.default_rng(1).integers(-3, 90, 3000).astype(np.int32)
@@ -188,7 +189,8 @@ def test_private_memory_that_does_not_fit_is_a_fault_that_names_the_kernel(devic
     device.default_stream.synchronize()  # it is reported once
 
 
-# -- parts --------------------------------------------------------------------------------------------------------------
+# -- parts
+# --------------------------------------------------------------------------------------------------------------
 def test_hazards() -> None:
     hazards = Hazards()
     hazards.add([(1, 0, 100, False), (2, 0, 100, True)])
@@ -223,7 +225,8 @@ def test_a_closed_device_says_so(device: Any) -> None:
         device.allocate(16)
 
 
-# -- devices --------------------------------------------------------------------------------------------------------------
+# -- devices
+# --------------------------------------------------------------------------------------------------------------
 def test_missing_loader_is_a_reason_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QD_VULKAN_LIBRARY", "/nowhere/libvulkan.so")
     monkeypatch.setattr(instances, "_instance", instances._instance.__wrapped__)
@@ -265,7 +268,9 @@ def test_lost_device_names_the_kernels(device: Any, compiler: Any, monkeypatch: 
 
     program, module = load(device, compiler, kernels.increment())
     assert program
-    bound = bind(device, compiler, kernels.saxpy(), {"a": 1.0, "x": np.ones(4, np.float32), "y": np.ones(4, np.float32)})
+    bound = bind(
+        device, compiler, kernels.saxpy(), {"a": 1.0, "x": np.ones(4, np.float32), "y": np.ones(4, np.float32)}
+    )
     bound.launch.name = "the_kernel"
     bound.run()
     with monkeypatch.context() as patch:

@@ -1,7 +1,9 @@
 """The backend's code on its way to MoltenVK, without a Mac.
 
-MoltenVK hands SPIR-V to SPIRV-Cross, which writes Metal Shading Language. Here the same SPIR-V goes through SPIRV-Cross's command,
-the text is compiled by clang against the header of `msl_host`, and its threads run on the host. Memory is the host's, so addresses are real.
+MoltenVK hands SPIR-V to SPIRV-Cross, which writes Metal Shading Language. Here the same SPIR-V goes through
+SPIRV-Cross's command,
+the text is compiled by clang against the header of `msl_host`, and its threads run on the host. Memory is the host's,
+so addresses are real.
 """
 
 from __future__ import annotations
@@ -9,21 +11,31 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qd_core.backend.contract import Artifact, Availability, Backend, BufferUse, Compiler, ContractVersion, Device, DeviceInfo, Launch, Module, Target
-from qd_core.errors import DeviceFault
-from qd_core.reference.backend import ReferenceDevice, ReferenceStream
+import msl_host
 from qd_vulkan.compiler import VulkanCompiler, unpack
 from qd_vulkan.facts import target_from
 from qd_vulkan.module import argument_bytes, grids
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "msl_host"))
-import msl_host  # noqa: E402
+from qd_core.backend.contract import (
+    Artifact,
+    Availability,
+    Backend,
+    BufferUse,
+    Compiler,
+    ContractVersion,
+    Device,
+    DeviceInfo,
+    Launch,
+    Module,
+    Target,
+)
+from qd_core.errors import DeviceFault
+from qd_core.reference.backend import ReferenceDevice, ReferenceStream
 
 __all__ = ["TRANSLATED", "TranslatedBackend", "translate"]
 
@@ -33,9 +45,15 @@ _POOL_NBYTES = 64 << 20
 
 TRANSLATED = target_from(
     "spirv1.5 translated",
-    (*(f"type.{d}" for d in ("i8", "i16", "i32", "i64", "u1", "u8", "u16", "u32", "u64", "f16", "f32")), "group.1024", "plain_products"),
+    (
+        *(f"type.{d}" for d in ("i8", "i16", "i32", "i64", "u1", "u8", "u16", "u32", "u64", "f16", "f32")),
+        "group.1024",
+        "plain_products",
+    ),
 )
-"""What MoltenVK offers: no f64, no 64-bit atomics, and here no atomic addition of reals, which this SPIRV-Cross cannot write."""
+"""What MoltenVK offers: no f64, no 64-bit atomics, and here no atomic addition of reals, which this SPIRV-Cross
+cannot write.
+"""
 
 
 def translate(binary: bytes, version: str = "30000") -> str:
@@ -43,7 +61,9 @@ def translate(binary: bytes, version: str = "30000") -> str:
     with tempfile.NamedTemporaryFile(suffix=".spv") as file:
         file.write(binary)
         file.flush()
-        done = subprocess.run(["spirv-cross", "--msl", "--msl-version", version, file.name], capture_output=True, text=True)
+        done = subprocess.run(
+            ["spirv-cross", "--msl", "--msl-version", version, file.name], capture_output=True, text=True
+        )
     if done.returncode:
         raise msl_host.MslError(done.stderr)
     return done.stdout
@@ -82,7 +102,9 @@ class TranslatedStream(ReferenceStream):
         block = ctypes.create_string_buffer(words, max(len(words), 8))
         address = ctypes.c_uint64(ctypes.addressof(block))
         slot = ctypes.addressof(block) if module.code.inline else ctypes.addressof(address)
-        for kernel, task, grid in zip(module.kernels, module.code.tasks, grids(module.artifact, module.code, launch.extents), strict=True):
+        for kernel, task, grid in zip(
+            module.kernels, module.code.tasks, grids(module.artifact, module.code, launch.extents), strict=True
+        ):
             if grid[0]:
                 kernel.run({0: slot}, grid, task.group)
         device.check_pool()

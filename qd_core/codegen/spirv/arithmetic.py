@@ -90,7 +90,8 @@ def _register(name: str, rule: Callable[..., int]) -> None:
 # -- instructions that SPIR-V has -----------------------------------------------------------------------------------
 _DIRECT: dict[str, tuple[str, str, str]] = {
     "add": ("FAdd", "IAdd", ""), "sub": ("FSub", "ISub", ""), "mul": ("FMul", "IMul", ""), "div": ("FDiv", "", ""),
-    "and": ("", "BitwiseAnd", "LogicalAnd"), "or": ("", "BitwiseOr", "LogicalOr"), "xor": ("", "BitwiseXor", "LogicalNotEqual"),
+    "and": ("", "BitwiseAnd", "LogicalAnd"), "or": ("", "BitwiseOr", "LogicalOr"), "xor": ("", "BitwiseXor",
+    "LogicalNotEqual"),
     "neg": ("FNegate", "SNegate", ""), "not": ("", "Not", "LogicalNot"),
 }  # fmt: skip
 """Instruction for reals, integers and truth values."""
@@ -127,8 +128,12 @@ def _not_equal(t: Typed, a: int, b: int) -> int:
     return t.test("FUnordNotEqual" if t.dtype.is_real else "LogicalNotEqual" if t.dtype is dt.u1 else "INotEqual", a, b)
 
 
+def _comparison(name: str) -> Callable[[Typed, int, int], int]:
+    return lambda t, a, b: less(t, name, a, b)
+
+
 for _name in _COMPARE:
-    _register(_name, lambda t, a, b, _name=_name: less(t, _name, a, b))
+    _register(_name, _comparison(_name))
 _register("eq", _equal)
 _register("ne", _not_equal)
 
@@ -147,8 +152,12 @@ def extremum(t: Typed, name: str, a: int, b: int) -> int:
     return t.select(less(t, "lt" if name == "min" else "gt", a, b), a, b)
 
 
-_register("min", lambda t, a, b: extremum(t, "min", a, b))
-_register("max", lambda t, a, b: extremum(t, "max", a, b))
+def _extremum(name: str) -> Callable[[Typed, int, int], int]:
+    return lambda t, a, b: extremum(t, name, a, b)
+
+
+for _name in ("min", "max"):
+    _register(_name, _extremum(_name))
 
 
 # -- one operand ----------------------------------------------------------------------------------------------------
@@ -236,7 +245,9 @@ for _name, _rule in _UNARY.items():
 
 # -- division -------------------------------------------------------------------------------------------------------
 def _safe_divisor(t: Typed, a: int, b: int) -> int:
-    """Divisor with 1 where the quotient is undefined: 0, and -1 under the minimum (whose quotient wraps to itself, as by 1)."""
+    """Divisor with 1 where the quotient is undefined: 0, and -1 under the minimum (whose quotient wraps to itself,
+    as by 1).
+    """
     bad = t.test("IEqual", b, t.lit(0))
     if t.dtype.is_signed:
         lowest = t.test("IEqual", a, t.lit(t.dtype.min))

@@ -1,12 +1,14 @@
-"""Atomics on array elements: one instruction where the target has it, else a loop of compare-and-swap on the word that holds the element.
+"""Atomics on array elements: one instruction where the target has it, else a loop of compare-and-swap on the word
+that holds the element.
 
-Every atomic instruction stands in a small function that takes the pointer as a parameter. Drivers inline it; translators to source text need
-it, because they name an atomic's address space after a variable or a parameter, and a pointer made of an address has neither
+Every atomic instruction stands in a small function that takes the pointer as a parameter. Drivers inline it;
+translators to source text need
+it, because they name an atomic's address space after a variable or a parameter, and a pointer made of an address has
+neither
 (`docs/moltenvk.md`).
 """
 
 from __future__ import annotations
-
 
 from qd_core import dtypes as dt
 from qd_core.codegen.spirv.arithmetic import combine

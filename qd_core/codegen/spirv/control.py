@@ -1,6 +1,7 @@
 """Structured control flow: regions become selections and loops with phis.
 
-A loop has one exit, at its head. What a loop carries are phis of its header, so they are also its results; a `for` that can break carries
+A loop has one exit, at its head. What a loop carries are phis of its header, so they are also its results; a `for`
+that can break carries
 "go on" as well, beside its known bound.
 """
 
@@ -34,7 +35,13 @@ def _if(em: Emitter, node: Node) -> None:
         em.env[result] = em.op("Phi", em.type(result.type), x, a_end, y, b_end)
 
 
-def loop(em: Emitter, types: Sequence[int], inits: Sequence[int], test: Callable[[Phis], int], body: Callable[[Phis], list[int]]) -> Phis:
+def loop(
+    em: Emitter,
+    types: Sequence[int],
+    inits: Sequence[int],
+    test: Callable[[Phis], int],
+    body: Callable[[Phis], list[int]],
+) -> Phis:
     """Write a loop.
 
     Parameters

@@ -1,13 +1,14 @@
 """Writes one task of a program as a SPIR-V module.
 
-Values are SSA ids; regions become structured control flow. What all iterations share (argument words, addresses, strides) is computed in the
+Values are SSA ids; regions become structured control flow. What all iterations share (argument words, addresses,
+strides) is computed in the
 entry block, whose text grows while the body is written. Handlers of the operations register themselves in `HANDLERS`.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,9 @@ class Emitter:
         This thread's part of the pool of private memory.
     """
 
-    def __init__(self, program: Program, task: Task, target: SpirvTarget, options: CompileOptions, layout: ArgumentLayout) -> None:
+    def __init__(
+        self, program: Program, task: Task, target: SpirvTarget, options: CompileOptions, layout: ArgumentLayout
+    ) -> None:
         self.program, self.task, self.target, self.options, self.layout = program, task, target, options, layout
         self.module = Module()
         self.env: dict[Value, int] = {}
@@ -87,7 +90,7 @@ class Emitter:
         return self.op("ExtInst", type_id, self.module.extended, extended(name), *operands)
 
     @contextmanager
-    def writing(self, section: list[int]) -> Iterator[None]:
+    def writing(self, section: list[int]) -> Generator[None]:
         """Append instructions to another section of the module."""
         out, self.out = self.out, section
         try:
@@ -127,7 +130,7 @@ class Emitter:
         self.do("BranchConditional", condition, then, other)
 
     @contextmanager
-    def when(self, condition: int) -> Iterator[None]:
+    def when(self, condition: int) -> Generator[None]:
         """Write a block that runs where ``condition`` holds."""
         then, merge = self.label(), self.label()
         self.do("SelectionMerge", merge, 0)
@@ -176,7 +179,8 @@ class Emitter:
         """Return a u64 constant."""
         return self.const(dt.u64, value)
 
-    # -- arguments ------------------------------------------------------------------------------------------------------
+    # -- arguments
+    # ------------------------------------------------------------------------------------------------------
     def word(self, index: int) -> int:
         """Return word ``index`` of the launch (u64), loaded once in the entry block."""
         known = self._words.get(index)
@@ -213,7 +217,8 @@ class Emitter:
     def pointer(self, address: int, target: int) -> int:
         """Return a pointer to ``target`` at a 64-bit address, for loads.
 
-        It passes through a Function variable decorated `AliasedPointer`: optimisers remove it, and a translator to source text sees
+        It passes through a Function variable decorated `AliasedPointer`: optimisers remove it, and a translator to
+        source text sees
         that later stores may change what a load through it sees (`docs/moltenvk.md`).
         """
         raw = self.place(address, target)
@@ -227,20 +232,24 @@ class Emitter:
     def place(self, address: int, target: int) -> int:
         """Return a pointer to ``target`` at a 64-bit address, for stores and atomics.
 
-        Not through a variable: SPIRV-Tools 2023 takes a store through a pointer from one for a store to the variable, and removes it.
+        Not through a variable: SPIRV-Tools 2023 takes a store through a pointer from one for a store to the variable,
+        and removes it.
         """
         return self.op("ConvertUToPtr", self.module.pointer("PhysicalStorageBuffer", target), address)
 
     def narrow(self, word: int, dtype: DType) -> int:
         """Return the low bits of a 64-bit word as a value of ``dtype``."""
         if dtype is dt.u1:
-            return self.op("INotEqual", self.bool, self.op("BitwiseAnd", self.type(dt.u64), word, self.u64(0xFF)), self.u64(0))
+            return self.op(
+                "INotEqual", self.bool, self.op("BitwiseAnd", self.type(dt.u64), word, self.u64(0xFF)), self.u64(0)
+            )
         bits = word if dtype.bits == 64 else self.op("UConvert", self.module.int(dtype.bits), word)
         if dtype.bits < 32:
             self._demand(dt.u8 if dtype.bits == 8 else dt.u16)
         return self.op("Bitcast", self.type(dtype), bits) if dtype.is_real else bits
 
-    # -- values ---------------------------------------------------------------------------------------------------------
+    # -- values
+    # ---------------------------------------------------------------------------------------------------------
     def value(self, value: Value) -> int:
         """Return the id of a value; scalar parameters are read at their first use."""
         known = self.env.get(value)
@@ -265,7 +274,8 @@ class Emitter:
             pool.cursor = cursor
         return self.values(region.yields)
 
-    # -- array parameters -------------------------------------------------------------------------------------------------
+    # -- array parameters
+    # -------------------------------------------------------------------------------------------------
     def address(self, param: Param) -> int:
         """Return the address (u64) of an array."""
         return self.word(self.layout.offsets[param])

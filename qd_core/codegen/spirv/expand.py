@@ -1,6 +1,7 @@
 """Operations that SPIR-V's own instructions do not compute exactly, as IR.
 
-``OpFRem`` is specified as ``x - y * trunc(x / y)`` with roundings, which is far off for large quotients. The remainder of two reals is
+``OpFRem`` is specified as ``x - y * trunc(x / y)`` with roundings, which is far off for large quotients. The
+remainder of two reals is
 exact, and long division on their bits gives it.
 """
 
@@ -64,7 +65,9 @@ _LAYOUTS = {dt.f32: _Layout(dt.u32, 23), dt.f64: _Layout(dt.u64, 52)}
 
 
 def remainder(b: Builder, x: Value, y: Value) -> Value:
-    """Emit the remainder of ``x`` by ``y`` truncated toward zero: exact, with the sign of ``x``; NaN where ``y`` is 0 or ``x`` infinite."""
+    """Emit the remainder of ``x`` by ``y`` truncated toward zero: exact, with the sign of ``x``; NaN where ``y``
+    is 0 or ``x`` infinite.
+    """
     dtype: DType = x.type
     if dtype is dt.f16:
         return b.cast(remainder(b, b.cast(x, dt.f32), b.cast(y, dt.f32)), dt.f16)
@@ -74,7 +77,9 @@ def remainder(b: Builder, x: Value, y: Value) -> Value:
     magnitudes = [b.emit("and", v, b.const(word, layout.sign - 1)) for v in (bits_x, bits_y)]
     ax, ay = magnitudes
     infinity = b.const(word, layout.infinity)
-    bad = b.emit("or", b.emit("eq", ay, b.const(word, 0)), b.emit("or", b.emit("ge", ax, infinity), b.emit("gt", ay, infinity)))
+    bad = b.emit(
+        "or", b.emit("eq", ay, b.const(word, 0)), b.emit("or", b.emit("ge", ax, infinity), b.emit("gt", ay, infinity))
+    )
     longer = b.emit("ge", ax, ay)
     with b.inside() as then:
         b.yield_(_long_division(b, layout, ax, ay))
@@ -115,7 +120,11 @@ def _long_division(b: Builder, layout: _Layout, ax: Value, ay: Value) -> Value:
     normal = b.emit("or", fraction, b.emit("shl", b.cast(exponent, word), b.const(word, layout.mantissa)))
     # Below the normal numbers the exponent of the divisor cannot follow: the mantissa is shifted to the fixed one.
     room = b.emit("sub", ey, b.const(dt.i32, 1))
-    whole = b.select(b.emit("lt", room, b.const(dt.i32, 0)), b.emit("shr", rest, b.cast(b.emit("neg", room), word)), b.emit("shl", rest, b.cast(room, word)))
+    whole = b.select(
+        b.emit("lt", room, b.const(dt.i32, 0)),
+        b.emit("shr", rest, b.cast(b.emit("neg", room), word)),
+        b.emit("shl", rest, b.cast(room, word)),
+    )
     tiny = b.emit("le", exponent, b.const(dt.i32, 0))
     zero = b.emit("eq", rest, b.const(word, 0))
     return b.select(zero, b.const(word, 0), b.select(tiny, whole, normal))

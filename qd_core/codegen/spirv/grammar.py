@@ -1,8 +1,11 @@
 """The part of SPIR-V that is emitted: numbers of instructions and enumerants, and the kinds of their operands.
 
-Numbers are those of the SPIR-V specification, version 1.5, with the extensions named beside them. An instruction's pattern is
-a word an operand: ``T`` result type, ``R`` result, ``I`` id, ``L`` literal number, ``S`` literal string, ``V`` literal of the result type,
-``X`` instruction of the extended set, ``D`` decoration with its literals, ``M`` execution mode with its literals, ``A`` memory access with its
+Numbers are those of the SPIR-V specification, version 1.5, with the extensions named beside them. An instruction's
+pattern is
+a word an operand: ``T`` result type, ``R`` result, ``I`` id, ``L`` literal number, ``S`` literal string, ``V``
+literal of the result type,
+``X`` instruction of the extended set, ``D`` decoration with its literals, ``M`` execution mode with its literals,
+``A`` memory access with its
 literals, the name of an enumeration, or one of these with ``*`` for any number and ``?`` for at most one.
 """
 
@@ -143,9 +146,11 @@ ENUMS: dict[str, dict[str, int]] = {
     "ExecutionModel": {"GLCompute": 5},
     "AddressingModel": {"PhysicalStorageBuffer64": 5348},
     "MemoryModel": {"GLSL450": 1},
-    "ExecutionMode": {"LocalSize": 17, "DenormPreserve": 4459, "SignedZeroInfNanPreserve": 4461, "RoundingModeRTE": 4462},
+    "ExecutionMode": {"LocalSize": 17, "DenormPreserve": 4459, "SignedZeroInfNanPreserve": 4461,
+    "RoundingModeRTE": 4462},
     "StorageClass": {"Input": 1, "Function": 7, "PushConstant": 9, "PhysicalStorageBuffer": 5349},
-    "Decoration": {"Block": 2, "ArrayStride": 6, "BuiltIn": 11, "Aliased": 20, "Offset": 35, "NoContraction": 42, "AliasedPointer": 5356},
+    "Decoration": {"Block": 2, "ArrayStride": 6, "BuiltIn": 11, "Aliased": 20, "Offset": 35, "NoContraction": 42,
+    "AliasedPointer": 5356},
     "BuiltIn": {"NumWorkgroups": 24, "GlobalInvocationId": 28},
     "FunctionControl": {"None": 0},
     "SelectionControl": {"None": 0},
@@ -154,7 +159,8 @@ ENUMS: dict[str, dict[str, int]] = {
 }  # fmt: skip
 
 EXTENDED: dict[str, int] = {
-    "RoundEven": 2, "Trunc": 3, "FAbs": 4, "Floor": 8, "Ceil": 9, "Sqrt": 31, "InverseSqrt": 32, "Fma": 50, "FindUMsb": 75, "NMin": 79,
+    "RoundEven": 2, "Trunc": 3, "FAbs": 4, "Floor": 8, "Ceil": 9, "Sqrt": 31, "InverseSqrt": 32, "Fma": 50,
+    "FindUMsb": 75, "NMin": 79,
     "NMax": 80,
 }  # fmt: skip
 """Instructions of the set ``GLSL.std.450``."""

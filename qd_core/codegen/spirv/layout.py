@@ -1,4 +1,6 @@
-"""Where a launch's words lie: the packed arguments, then the extents of all tasks, then what the runtime adds for private memory."""
+"""Where a launch's words lie: the packed arguments, then the extents of all tasks, then what the runtime adds for
+private memory.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from qd_core.ir.program import Program
 __all__ = ["POOL_WORDS", "ArgumentLayout"]
 
 POOL_WORDS = 3
-"""Address of the pool of private memory, its length in 4-byte slots, and the address of the word that tells of a fault."""
+"""Address of the pool of private memory, its length in 4-byte slots, and the address of the word that tells of a
+fault.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,8 @@ def widen(em: Emitter, x: int, dtype: DType) -> int:
     return em.op("SConvert" if dtype.is_signed else "UConvert", em.type(dt.u64), x)
 
 
-# -- values in memory ---------------------------------------------------------------------------------------------------
+# -- values in memory
+# ---------------------------------------------------------------------------------------------------
 def from_memory(em: Emitter, x: int, dtype: DType) -> int:
     """Return a value read from memory in its register type."""
     return em.op("INotEqual", em.bool, x, em.const(dt.u8, 0)) if dtype is dt.u1 else x

@@ -1,7 +1,9 @@
 """Records of `check` and `print` in the log array.
 
-The log is an array of i64 words: {words used, capacity, dropped records, first failed site + 1}, then records {site, iteration, payload}.
-Counts stay below 2^31, so their low halves are updated by 32-bit atomics. The record that first does not fit leaves -1 where it would
+The log is an array of i64 words: {words used, capacity, dropped records, first failed site + 1}, then records {site,
+iteration, payload}.
+Counts stay below 2^31, so their low halves are updated by 32-bit atomics. The record that first does not fit leaves
+-1 where it would
 begin, which ends the records for readers.
 """
 
@@ -95,7 +97,9 @@ def _widen_real(em: Emitter, x: int) -> int:
     """Bits of the f64 equal to an f32, made by integer operations where the device has no f64."""
     u64, u32 = em.type(dt.u64), em.type(dt.u32)
     bits = em.op("Bitcast", u32, x)
-    sign = em.op("ShiftLeftLogical", u64, em.op("UConvert", u64, em.op("ShiftRightLogical", u32, bits, em.u32(31))), em.u32(63))
+    sign = em.op(
+        "ShiftLeftLogical", u64, em.op("UConvert", u64, em.op("ShiftRightLogical", u32, bits, em.u32(31))), em.u32(63)
+    )
     magnitude = em.op("BitwiseAnd", u32, bits, em.u32(0x7FFFFFFF))
     # A subnormal number becomes normal when it is scaled up; what its exponent gains is taken off again.
     tiny = em.op("ULessThan", em.bool, magnitude, em.u32(0x00800000))

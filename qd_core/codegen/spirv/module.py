@@ -1,7 +1,9 @@
 """Builds one SPIR-V module and writes it as binary.
 
-Types, constants and decorations are unique by construction. Sections are kept apart and joined in the order that the specification
-demands. A function's variables and its entry block's prologue are sections too, so that both can grow while the body is written.
+Types, constants and decorations are unique by construction. Sections are kept apart and joined in the order that the
+specification
+demands. A function's variables and its entry block's prologue are sections too, so that both can grow while the body
+is written.
 """
 
 from __future__ import annotations
@@ -149,10 +151,22 @@ class Module:
         for text in self._extensions:
             _put(head, code("Extension"), string_words(text))
         _put(head, code("ExtInstImport"), (self.extended, *string_words("GLSL.std.450")))
-        _put(head, code("MemoryModel"), (enum("AddressingModel", "PhysicalStorageBuffer64"), enum("MemoryModel", "GLSL450")))
+        _put(
+            head,
+            code("MemoryModel"),
+            (enum("AddressingModel", "PhysicalStorageBuffer64"), enum("MemoryModel", "GLSL450")),
+        )
         entry = (enum("ExecutionModel", "GLCompute"), self.main, *string_words("main"), *self._interface)
         _put(head, code("EntryPoint"), entry)
-        return [*head, *self._modes, *self._names, *self._decorations, *self._globals, *self._function(), *self.functions]
+        return [
+            *head,
+            *self._modes,
+            *self._names,
+            *self._decorations,
+            *self._globals,
+            *self._function(),
+            *self.functions,
+        ]
 
     def _function(self) -> list[int]:
         words: list[int] = []

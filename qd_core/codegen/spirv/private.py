@@ -1,7 +1,9 @@
 """Private memory of an iteration (`scratch`).
 
-A small array of constant length is a variable of the function. Everything else lies in a *pool* that all threads share: slot ``s`` of thread
-``t`` is the 4-byte word ``s * threads + t``, so that neighbouring threads touch neighbouring words. A region gives back at its end what was
+A small array of constant length is a variable of the function. Everything else lies in a *pool* that all threads
+share: slot ``s`` of thread
+``t`` is the 4-byte word ``s * threads + t``, so that neighbouring threads touch neighbouring words. A region gives
+back at its end what was
 reserved in it, so an iteration needs at most what lives together, its *capacity*.
 
 ==========================================  ================================================================
@@ -30,6 +32,7 @@ from qd_core.ir.rewrite import walk
 
 __all__ = ["Local", "Pool", "Pooled", "capacity", "pool_slots", "report"]
 
+
 @dataclass(frozen=True, slots=True)
 class Local:
     """Private memory in a Function variable."""
@@ -50,7 +53,7 @@ def _slots(dtype: DType) -> int:
 
 
 class Pool:
-    """This thread's part of the pool.
+    """The part of the pool that is this thread's.
 
     Attributes
     ----------

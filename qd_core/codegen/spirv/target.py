@@ -34,7 +34,8 @@ class SpirvTarget:
     float_modes : frozenset of (str, int)
         Execution modes of real arithmetic by width, such as ``("SignedZeroInfNanPreserve", 32)``.
     plain_products : bool
-        Products are not decorated `NoContraction`, only the sums that they could be fused with: a consumer that writes a decorated
+        Products are not decorated `NoContraction`, only the sums that they could be fused with: a consumer that
+        writes a decorated
         product as ``fma(x, y, 0)`` loses the sign of zero.
     """
 

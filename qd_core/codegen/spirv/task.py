@@ -142,7 +142,8 @@ class _Entry:
         em.pool = Pool(em, thread, used, needed, checked=False)
         return used
 
-    # -- extents and threads ----------------------------------------------------------------------------------------------
+    # -- extents and threads
+    # ----------------------------------------------------------------------------------------------
     def count(self, number: int, extent: Extent) -> int:
         """Iterations along an axis (u64)."""
         em = self.em
@@ -174,7 +175,8 @@ class _Entry:
         x, y = (em.op("UConvert", self.u64, em.op("CompositeExtract", u32, value, n)) for n in range(2))
         return x, y
 
-    # -- indices ----------------------------------------------------------------------------------------------------------
+    # -- indices
+    # ----------------------------------------------------------------------------------------------------------
     def indexed(self, linear: int, counts: list[int], total: int) -> None:
         """Write the body for iteration ``linear``."""
         em, args = self.em, self.task.body.args
@@ -189,7 +191,9 @@ class _Entry:
         return wide if arg.type.bits == 64 else self.em.op("UConvert", self.em.type(arg.type), wide)
 
     def unravel(self, linear: int, counts: list[int], total: int) -> list[int]:
-        """Indices of an N-dimensional box: by 32-bit divisions where the number of iterations allows, which all threads agree on."""
+        """Indices of an N-dimensional box: by 32-bit divisions where the number of iterations allows, which all
+        threads agree on.
+        """
         em, args = self.em, self.task.body.args
         if all(isinstance(e, Fixed) for e in self.task.extents):
             product = 1
@@ -231,5 +235,3 @@ class _Entry:
         em = self.em
         em.linear = linear
         em.nodes(self.task.body)
-
-
