@@ -16,7 +16,7 @@ __all__ = ["FieldsBuilder", "Layout", "field", "make_field", "root"]
 
 
 class Layout(Enum):
-    """Whether the members of an element lie side by side (AOS), or each member has an array of its own (SOA)."""
+    """Whether the members or components of an element lie side by side (AOS), or each has an array of its own (SOA)."""
 
     AOS = 1
     SOA = 2
@@ -34,7 +34,7 @@ def make_field(
 ) -> Any:
     """Return a field of elements of type ``element``; see `field` for the parameters."""
     current()
-    made = member_field(element, name)
+    made = member_field(element, name, split=layout is Layout.SOA)
     leaves = made.leaves() if isinstance(made, StructField) else [made]
     _derivatives(leaves, needs_grad, needs_dual, isinstance(made, StructField))
     if shape is None:

@@ -95,16 +95,19 @@ def _block_index(ctx: Lowering, index: Value, step: int, count: int, extent: int
     return builder.emit("raw_div", index, builder.const(index.type, step)) if step > 1 else index
 
 
-def _component(ctx: Lowering, array: ArrayRef, part: Component) -> Component:
-    """Storage index of a component: a flat one where several fields share elements."""
-    if array.layout is None or array.layout.first is None:
-        return part
-    builder = ctx.builder
+def _place(ctx: Lowering, array: ArrayRef, at: Component, part: Component) -> Component:
+    """All storage indices of component ``part`` of the element whose own storage indices are ``at``."""
+    layout = array.layout
+    if layout is not None and layout.split:
+        return (*part, *at)
+    if layout is None or layout.first is None:
+        return (*at, *part)
+    builder = ctx.builder  # several fields share elements: components are numbered through
     flat = builder.const(dt.i32, 0)
-    for index, extent in zip(part, array.layout.part, strict=True):
+    for index, extent in zip(part, layout.part, strict=True):
         scaled = builder.emit("mul", flat, builder.const(dt.i32, extent))
         flat = builder.emit("add", scaled, builder.cast(index, dt.i32))
-    return (builder.emit("add", flat, builder.const(dt.i32, array.layout.first)),)
+    return (*at, builder.emit("add", flat, builder.const(dt.i32, layout.first)))
 
 
 def _inside(ctx: Lowering, array: ArrayRef, indices: Sequence[Value]) -> Value | None:
@@ -179,7 +182,7 @@ def load_element(
     at = _storage(ctx, array, indices)
 
     def access() -> list[Value]:
-        return [ctx.builder.load(array.param, (*at, *_component(ctx, array, (*part, *c)))) for c in components(ctx, shape)]
+        return [ctx.builder.load(array.param, _place(ctx, array, at, (*part, *c))) for c in components(ctx, shape)]
 
     items = _masked(ctx, ok, access)
     if stopped(array.param) in ctx.scope.names:
@@ -228,7 +231,7 @@ def store_element(
 
     def access() -> list[Value]:
         for c, item in zip(components(ctx, shape), items, strict=True):
-            ctx.builder.store(array.param, (*at, *_component(ctx, array, (*part, *c))), item)
+            ctx.builder.store(array.param, _place(ctx, array, at, (*part, *c)), item)
         return []
 
     _masked(ctx, ok, access)
@@ -253,6 +256,6 @@ def atomic_element(
 
     def access() -> list[Value]:
         pairs = zip(components(ctx, shape), items, strict=True)
-        return [ctx.builder.atomic(kind, array.param, (*at, *_component(ctx, array, (*part, *c))), item) for c, item in pairs]
+        return [ctx.builder.atomic(kind, array.param, _place(ctx, array, at, (*part, *c)), item) for c, item in pairs]
 
     return element_value(array, _masked(ctx, ok, access), shape)

@@ -140,7 +140,7 @@ class ArrayRef:
     @property
     def element_shape(self) -> tuple[int, ...]:
         """Shape of an element."""
-        shared = self.layout is not None and self.layout.first is not None
+        shared = self.layout is not None and (self.layout.first is not None or self.layout.split)
         return self.layout.part if shared else self.param.type.element_shape  # type: ignore[union-attr]
 
     @property

@@ -72,7 +72,10 @@ def allocate(fields: Sequence[Field]) -> None:
     """Give fields of one node, scalar type and kind of gradients their memory."""
     sizes = [math.prod(f.element_shape) for f in fields]
     element = fields[0].element_shape if len(fields) == 1 else (sum(sizes),)
-    storage = FieldStorage(fields[0].dtype, fields[0].layout.storage, element)
+    shape = fields[0].layout.storage
+    if fields[0].split:
+        shape, element = element + shape, ()
+    storage = FieldStorage(fields[0].dtype, shape, element)
     for k, field in enumerate(fields):
         field.settle(storage, sum(sizes[:k]) if len(fields) > 1 else None)
     for hop in ("grad", "dual"):
@@ -91,15 +94,20 @@ class Field:
         ``()``, ``(n,)`` for vectors, ``(n, m)`` for matrices.
     name : str
         For messages.
+    split : bool
+        Store each component in an array of its own, one after the other.
     """
 
     __slots__ = (
         "__dict__", "__weakref__", "_first", "_header", "_hop", "_node", "_offset", "_primal", "_shadows", "_storage", "_wanted",
-        "dtype", "element_shape", "name",
+        "dtype", "element_shape", "name", "split",
     )  # fmt: skip
 
-    def __init__(self, dtype: DType, element_shape: tuple[int, ...] = (), name: str = "") -> None:
+    def __init__(
+        self, dtype: DType, element_shape: tuple[int, ...] = (), name: str = "", *, split: bool = False
+    ) -> None:
         self.dtype, self.element_shape, self.name = dtype, element_shape, name
+        self.split = split and bool(element_shape)
         self._node: SNode | None = None
         self._offset: tuple[int, ...] | None = None
         self._storage: FieldStorage | None = None
@@ -220,7 +228,7 @@ class Field:
         first = owner._first
         return ArrayArg(
             self.dtype,
-            len(layout.storage),
+            len(storage.shape),
             storage.element_shape,
             storage.grad is not None,
             layout.order,
@@ -228,8 +236,9 @@ class Field:
             layout.shape,
             layout.blocks,
             first,
-            self.element_shape if first is not None else (),
+            self.element_shape if first is not None or self.split else (),
             storage.dual is not None,
+            split=self.split,
         )
 
     # -- derivatives --------------------------------------------------------------------------------------------------
@@ -239,7 +248,8 @@ class Field:
         known = self._shadows.get(hop)
         shadow = known() if known is not None else None
         if shadow is None:
-            shadow = type(self)(self.dtype, self.element_shape, f"{self.name}.{hop}" if self.name else "")
+            name = f"{self.name}.{hop}" if self.name else ""
+            shadow = type(self)(self.dtype, self.element_shape, name, split=self.split)
             shadow._primal, shadow._hop = self, hop
             self._shadows[hop] = weakref.ref(shadow)
         return shadow
@@ -280,6 +290,8 @@ class Field:
         if array.shape != wanted:
             raise ArgumentValueError(f"expected an array of shape {wanted}, got {array.shape}")
         turned = self.layout.to_storage(array.astype(self.dtype.numpy, copy=False))
+        if self.split:
+            turned = np.moveaxis(turned, self._tail, range(len(self.element_shape)))
         if self._owner._first is None:
             storage.from_numpy(turned)
             return
@@ -307,7 +319,7 @@ class Field:
             raise QuadrantsTypeError(
                 f"cannot fill a field of {self.dtype} with the real {val!r}", hint="convert it with int()"
             )
-        if self._owner._first is None:
+        if self._owner._first is None and (not self.split or value.ndim == 0):
             self.home.fill(value)
         else:
             self.from_numpy(np.broadcast_to(value, self.shape + self.element_shape))
@@ -328,10 +340,17 @@ class Field:
         first = self._owner._first or 0
         return slice(first, first + math.prod(self.element_shape))
 
+    @property
+    def _tail(self) -> range:
+        """Axes of components, counted from the end."""
+        return range(-len(self.element_shape), 0)
+
     def _view(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Contents in index order from those of the storage."""
         if self._owner._first is not None:
             data = data[..., self._columns].reshape(data.shape[:-1] + self.element_shape)
+        elif self.split:
+            data = np.moveaxis(data, range(len(self.element_shape)), self._tail)
         return self.layout.to_index(data)
 
     # -- elements -----------------------------------------------------------------------------------------------------
@@ -353,24 +372,26 @@ class Field:
                 raise QuadrantsAssertionError(f"index {i + o} is out of range for axis {axis}, {o} to {n + o - 1}")
         return found
 
-    def _bytes(self, index: tuple[int, ...]) -> BufferRef:
-        """Memory of an element."""
-        storage = self.home
-        at = self.layout.locate(index)
-        start = sum(i * s for i, s in zip(at, storage._view.strides, strict=True)) + (self._owner._first or 0)
-        size = math.prod(self.element_shape)
-        return BufferRef(storage._buffer, start * self.dtype.nbytes, size * self.dtype.nbytes)
+    def _bytes(self, index: tuple[int, ...]) -> list[BufferRef]:
+        """Memory of an element: one piece, or one a component."""
+        storage, at = self.home, self.layout.locate(index)
+        nbytes, size = self.dtype.nbytes, math.prod(self.element_shape)
+        if self.split:
+            places = [(*part, *at) for part in np.ndindex(*self.element_shape)]
+            size = 1
+        else:
+            places = [at]
+        starts = [sum(i * s for i, s in zip(p, storage._view.strides, strict=True)) for p in places]
+        first = self._owner._first or 0
+        return [BufferRef(storage._buffer, (start + first) * nbytes, size * nbytes) for start in starts]
 
     def _load(self, index: tuple[int, ...]) -> np.ndarray[Any, Any]:
         storage = self.home
         storage._check()
         stream = storage._runtime.device.default_stream
-        if storage._host is not None:
-            stream.synchronize()
-            data = storage._host[self.layout.locate(index)]
-            return np.array(data if self._owner._first is None else data[self._columns].reshape(self.element_shape))
         out = np.empty(self.element_shape, self.dtype.numpy)
-        stream.copy_out(HostSpan(out.ctypes.data, out.nbytes, out), self._bytes(index))
+        for k, ref in enumerate(self._bytes(index)):
+            stream.copy_out(HostSpan(out.ctypes.data + k * ref.nbytes, ref.nbytes, out), ref)
         return out
 
     def _store(self, index: tuple[int, ...], value: Any) -> None:
@@ -383,13 +404,14 @@ class Field:
         data = np.ascontiguousarray(np.broadcast_to(np.asarray(value).astype(self.dtype.numpy), self.element_shape))
         self._announce(index)
         stream = storage._runtime.device.default_stream
-        stream.copy_in(self._bytes(index), HostSpan(data.ctypes.data, data.nbytes, data))
+        for k, ref in enumerate(self._bytes(index)):
+            stream.copy_in(ref, HostSpan(data.ctypes.data + k * ref.nbytes, ref.nbytes, data))
 
     def _announce(self, index: tuple[int, ...] | None) -> None:
         """Tell an active tape that the host overwrites the field, or one element."""
         recorder = self.home._runtime.recorder
         if recorder is not None:
-            at = None if index is None else self.layout.locate(index)
+            at = None if index is None or self.split else self.layout.locate(index)
             recorder.host_write(self.home, at, lambda: self._clear_gradient(index))
 
     def _clear_gradient(self, index: tuple[int, ...] | None) -> None:

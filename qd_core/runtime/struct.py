@@ -197,13 +197,13 @@ def member_type(annotation: Any) -> Any:
     )
 
 
-def member_field(annotation: Any, name: str = "") -> Any:
-    """Make an unplaced field of elements of type ``annotation``."""
+def member_field(annotation: Any, name: str = "", *, split: bool = False) -> Any:
+    """Make an unplaced field of elements of type ``annotation``; ``split`` stores components apart."""
     kind = member_type(annotation)
     if isinstance(kind, StructType):
         return StructField(
             kind, {k: member_field(t, f"{name}.{k}" if name else k) for k, t in kind.members.items()}, name
         )
     if isinstance(kind, MatrixType):
-        return MatrixField(kind.dtype, kind.shape, name)
+        return MatrixField(kind.dtype, kind.shape, name, split=split)
     return ScalarField(kind, (), name)

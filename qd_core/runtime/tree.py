@@ -261,7 +261,8 @@ class SNode:
             return
         groups: dict[Any, list[Field]] = {}
         for field in pending:
-            groups.setdefault((field.dtype, field.wants("grad"), field.wants("dual")), []).append(field)
+            alone = id(field) if field.split else None
+            groups.setdefault((field.dtype, field.wants("grad"), field.wants("dual"), alone), []).append(field)
         for group in groups.values():
             allocate(group)
 

@@ -583,6 +583,104 @@ def test_fields_of_vectors_in_kernels():
     assert np.array_equal(v.to_numpy(), expected)
 
 
+@pytest.mark.parametrize("order", [None, "ji"])
+@pytest.mark.parametrize("layout", ["AOS", "SOA"])
+def test_components_side_by_side_or_apart(layout, order):
+    options = {"layout": getattr(qd.Layout, layout), "order": order, "offset": (-1, 2)}
+    v = qd.Vector.field(3, qd.f32, shape=(2, 4), needs_grad=True, **options)
+    m = qd.Matrix.field(2, 3, qd.f32, shape=(2, 4), **options)
+    loss = qd.field(qd.f32, shape=(), needs_grad=True)
+    assert v.home.shape == {
+        ("AOS", None): (2, 4),
+        ("AOS", "ji"): (4, 2),
+        ("SOA", None): (3, 2, 4),
+        ("SOA", "ji"): (3, 4, 2),
+    }[layout, order]
+    data = numbered((2, 4, 3)) / 10
+    v.from_numpy(data)
+    assert np.array_equal(v.to_numpy(), data)
+    v[0, 3] = [1, 2, 3]
+    v[0, 3].y = 7
+    data[1, 1] = [1, 7, 3]
+    assert v[0, 3].to_list() == [1, 7, 3]
+    assert np.array_equal(v.to_numpy(), data)
+
+    @qd.kernel
+    def k():
+        for i, j in v:
+            c = (i + j) % 3
+            m[i, j][1, c] = v[i, j][c]
+            m[i, j][0, 2] += v[i, j].dot(v[i, j])
+            loss[None] += 0.5 * v[i, j].dot(v[i, j]) * (i + 2)
+
+    m.fill(0)
+    k()
+    i, j = np.meshgrid(np.arange(2) - 1, np.arange(4) + 2, indexing="ij")
+    c = (i + j) % 3
+    expected = np.zeros((2, 4, 2, 3), np.float32)
+    for a, b in np.ndindex(2, 4):
+        expected[a, b, 1, c[a, b]] = data[a, b, c[a, b]]
+        expected[a, b, 0, 2] = (data[a, b] ** 2).sum()
+    np.testing.assert_allclose(m.to_numpy(), expected, rtol=1e-6)
+    loss.grad[None] = 1
+    k.grad()
+    np.testing.assert_allclose(v.grad.to_numpy(), data * (i + 2)[..., None], rtol=1e-6)
+    assert v.grad[0, 2].to_list() == pytest.approx(2 * data[1, 0])
+    v.fill([1, 2, 3])
+    assert (v.to_numpy() == [1, 2, 3]).all()
+    v.fill(4)
+    assert (v.to_numpy() == 4).all()
+
+
+def test_tapes_over_interleaved_fields():
+    p = qd.types.struct(x=qd.f32, v=qd.f32).field(shape=4, needs_grad=True)
+    loss = qd.field(qd.f32, shape=(), needs_grad=True)
+
+    class Simulation:
+        def __init__(self):
+            self.dt, self.p = 0.5, p
+
+        @qd.kernel
+        def accelerate(self):
+            for i in self.p:
+                self.p[i].v -= self.dt * self.p[i].x ** 2
+
+        @qd.kernel
+        def move(self):
+            for i in self.p:
+                self.p[i].x += self.dt * self.p[i].v
+
+        @qd.kernel
+        def total(self):
+            for i in self.p:
+                loss[None] += self.p[i].x ** 2
+
+    def reference(x0):
+        x, v = x0.copy(), np.zeros_like(x0)
+        for step in range(3):
+            v = v - 0.5 * x**2
+            x = x + 0.5 * v
+            if step == 0:
+                x[2] = 0.25
+        return (x**2).sum()
+
+    start, s = np.array([0.3, 0.5, 0.7, 0.9]), Simulation()
+    steps = 1e-6 * np.eye(4)
+    expected = [(reference(start + d) - reference(start - d)) / 2e-6 for d in steps]
+    for _ in range(2):
+        p.x.from_numpy(start)
+        p.v.fill(0)
+        with qd.ad.Tape(loss):
+            for step in range(3):
+                s.accelerate()
+                s.move()
+                if step == 0:
+                    p[2].x = 0.25
+            s.total()
+        np.testing.assert_allclose(loss[None], reference(start), rtol=1e-6)
+        np.testing.assert_allclose(p.x.grad.to_numpy(), expected, rtol=1e-5, atol=1e-7)
+
+
 def test_fields_passed_to_functions_and_templates():
     @qd.func
     def add(a: qd.template(), b, i):
