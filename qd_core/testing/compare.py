@@ -6,7 +6,7 @@ results, in f32: so the one tolerance rule (`qd_core.testing.tolerance`) knows t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ from qd_core.testing.tolerance import assert_close
 from qd_core.testing.widen import NARROW, WIDE, BitPatternError, retyped
 
 if TYPE_CHECKING:
+    from qd_core.backend.capabilities import CapabilitySet
+    from qd_core.ir.program import Program
     from qd_core.testing.device import DeviceUnderTest
 
 __all__ = ["EXACT", "Expected", "agree", "clone", "expect", "run", "run_kernel", "unchecked"]
@@ -99,13 +101,17 @@ def _in(function: Function, arguments: Arguments, types: Mapping[DType, DType]) 
         return interpret(retyped(function, types), clone(arguments, types)).arrays
 
 
+def _accept(program: Program, capabilities: CapabilitySet, backend: str) -> None:
+    """Refuse nothing."""
+
+
 @contextmanager
-def unchecked() -> Iterator[None]:
+def unchecked() -> Generator[None]:
     """Compile what the device does not claim, instead of refusing it."""
     from qd_core.runtime import launch
 
     check = launch.check_supported
-    launch.check_supported = lambda program, capabilities, backend: None
+    launch.check_supported = _accept
     try:
         yield
     finally:
@@ -213,7 +219,7 @@ def run_kernel(kernel: Any, *args: Any) -> Any:
         else:
             np.testing.assert_array_equal(array, before[path], f"{path} is no argument of the kernel and changed")
     if executable.returns is not None:
-        _check_value(result, executable.returns.decode(lambda path: expected.run.arrays[path]))
+        _check_value(result, executable.returns.decode(expected.run.arrays.__getitem__))
     return result
 
 

@@ -41,7 +41,7 @@ class Balance:
             free(buffer, **options)
             self.live.pop(id(buffer), None)
 
-        device.allocate, device.free = watched_allocate, watched_free  # pyright: ignore[reportAttributeAccessIssue]
+        device.allocate, device.free = watched_allocate, watched_free
 
     def check(self) -> None:
         """Raise `LeakError` unless everything was freed."""
@@ -133,6 +133,7 @@ def open_device(name: str, options: Mapping[str, Any] | None = None) -> DeviceUn
     import qd_core as qd
     from qd_core.runtime.context import current
 
-    qd.init(name, enable_fallback=False, **{"offline_cache": False, **(options or {})})
+    chosen: dict[str, Any] = {"offline_cache": False, **(options or {})}
+    qd.init(name, enable_fallback=False, **chosen)
     runtime = current()
     return DeviceUnderTest(name, runtime, Balance(runtime.device))

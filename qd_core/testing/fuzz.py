@@ -318,7 +318,7 @@ def cases(draw: Draw, types: frozenset[DType] = frozenset(dt.ALL), *, private: b
     smooth = draw(st.integers(0, 3)) == 0
     maker = _Maker(draw, real, integer, smooth)
     if not private:
-        maker.private = maker.assign  # type: ignore[method-assign]
+        maker.private = maker.assign
     function = maker.kernel(1 if smooth else draw(st.integers(1, 3)))
     count, seed = draw(st.sampled_from([1, 3, 8, 17, 64, 70])), draw(st.integers(0, 1000))
     arguments: dict[str, Any] = {"r": float(draw(st.integers(-3, 3))), "n": count}

@@ -139,7 +139,7 @@ def _round(device: DeviceUnderTest, number: int, end: float, result: Fuzzing) ->
         max_examples=ROUND,
         deadline=None,
         database=None,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
         report_multiple_bugs=False,
     )
     @given(cases(types, private=device.has("memory.private")))

@@ -68,6 +68,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     tested_backends(session.config)
 
 
+def option(config: pytest.Config, name: str) -> list[str]:
+    """Return what was given for a repeatable option of the kit."""
+    given: Any = config.getoption(name)
+    return list(given)
+
+
 def wanted(names: Sequence[str], text: str) -> list[str]:
     """Those of ``names`` that ``text`` (the form of ``QD_WANTED_ARCHS``) selects."""
     words = [word.strip() for word in text.split(",") if word.strip()]
@@ -87,14 +93,13 @@ def tested_backends(config: pytest.Config) -> list[str]:
     from qd_core.backend.registry import registry
 
     installed = registry().names()
-    asked = [*config.getoption("qd_backend"), *config.getoption("qd_require")]
+    asked = [*option(config, "qd_backend"), *option(config, "qd_require")]
     missing = [name for name in asked if name not in installed]
     if missing:
         raise pytest.UsageError(f"backend {missing[0]!r} is not installed; there are: {', '.join(installed)}")
     selected = wanted(installed, os.environ.get("QD_WANTED_ARCHS", ""))
-    if config.getoption("qd_backend"):
-        selected = list(config.getoption("qd_backend"))
-    return list(dict.fromkeys([*selected, *config.getoption("qd_require")]))
+    selected = option(config, "qd_backend") or selected
+    return list(dict.fromkeys([*selected, *option(config, "qd_require")]))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -105,7 +110,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if not metafunc.config.getoption("qd_backend"):
         from qd_core.backend.registry import registry
 
-        required = metafunc.config.getoption("qd_require")
+        required = option(metafunc.config, "qd_require")
         names = [name for name in names if name in required or registry().probe(name).available]
     metafunc.parametrize("qd_backend_name", names, ids=names)
 
@@ -163,7 +168,7 @@ def device(
     except AssertionError as error:
         pytest.fail(str(error), pytrace=False)
     if reason:
-        if name in request.config.getoption("qd_require") and reason.startswith("unavailable"):
+        if name in option(request.config, "qd_require") and reason.startswith("unavailable"):
             pytest.fail(f"backend {name!r} is required: {reason}", pytrace=False)
         pytest.skip(reason)
     monkeypatch.delenv("QD_ARCH", raising=False)

@@ -81,7 +81,8 @@ class BackendReport:
     def _required(self) -> Iterator[str]:
         from qd_core.testing.device import untested
 
-        for name in self.config.getoption("qd_require"):
+        required: Any = self.config.getoption("qd_require")
+        for name in required:
             reason = untested(name, ())
             if reason:
                 yield f"backend {name!r} is required: {reason}"

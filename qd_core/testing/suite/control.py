@@ -1,5 +1,7 @@
 """Control flow, iteration spaces, private memory and tasks that depend on each other."""
 
+# pyright: reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,5 +1,5 @@
 """Reverse mode on any device: loops, branches, vectors and atomics, against the reference and against formulas."""
-# pyright: basic
+# pyright: basic, reportGeneralTypeIssues=false, reportInvalidTypeForm=false, reportOptionalMemberAccess=false
 
 from __future__ import annotations
 

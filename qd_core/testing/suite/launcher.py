@@ -2,7 +2,7 @@
 
 Each launch is made twice: the first goes through the Python packer, the second, where there is one, through the native.
 """
-# pyright: basic
+# pyright: basic, reportGeneralTypeIssues=false, reportInvalidTypeForm=false, reportOptionalMemberAccess=false, reportCallIssue=false
 
 from __future__ import annotations
 

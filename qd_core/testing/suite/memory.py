@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 
 
 @contextmanager
-def buffer(device: DeviceUnderTest, nbytes: int, **options: Any) -> Iterator[Buffer]:
+def buffer(device: DeviceUnderTest, nbytes: int, **options: Any) -> Generator[Buffer]:
     """Allocate for a while."""
     target = device.runtime.device
     allocated = target.allocate(nbytes, **options)
@@ -167,7 +167,7 @@ def test_views_of_the_host_show_what_is_copied(device: DeviceUnderTest) -> None:
             return
         assert view.nbytes == 16
         target.default_stream.synchronize()
-        seen = np.frombuffer((ctypes.c_uint8 * 16).from_address(view.address), np.uint8)
+        seen = np.ctypeslib.as_array((ctypes.c_uint8 * 16).from_address(view.address))
         np.testing.assert_array_equal(seen, numbers(32)[8:24])
 
 

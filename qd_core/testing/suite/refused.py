@@ -1,5 +1,5 @@
 """Bad input is refused by a typed error that names the parameter, and leaves everything usable."""
-# pyright: basic
+# pyright: basic, reportGeneralTypeIssues=false, reportInvalidTypeForm=false, reportOptionalMemberAccess=false
 
 from __future__ import annotations
 
