@@ -254,7 +254,10 @@ def _reverse_error(
     kernel: Kernel, point: _Point, paths: Sequence[str], weights: Mapping[str, Array]
 ) -> dict[str, float]:
     def steps(function: Function) -> list[tuple[Kernel, Function]]:
-        return [(kernel, function), (kernel.grad, reverse(function, paths))]
+        return [
+            (kernel, function),
+            (kernel.grad, reverse(function, paths, residual_bytes=point.runtime.options.ad_residual_bytes)),
+        ]
 
     gradients = {f"{p}.grad": w for p, w in weights.items()}
     want, got = point.on_reference(steps, gradients), point.on_device(steps, gradients)

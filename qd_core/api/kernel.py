@@ -76,7 +76,9 @@ class Kernel:
 
     @functools.cached_property
     def tangent(self) -> Kernel:
-        """The forward-mode kernel: same arguments, computes duals of what the kernel writes from duals of what it reads."""
+        """The forward-mode kernel: same arguments, computes duals of what the kernel writes from duals of what it
+        reads.
+        """
         return Kernel(self.info.function, FORWARD, self.info)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -86,7 +88,8 @@ class Kernel:
         return BoundKernel(self, instance) if instance is not None and self._method else self
 
     def launch(self, *args: Any, **kwargs: Any) -> Any:
-        """Launch through the Python packer; the second launch with such arguments installs a native plan for those to come.
+        """Launch through the Python packer; the second launch with such arguments installs a native plan for those to
+        come.
 
         The first does not: most kernels of a program's start are launched once, and the native entry has to be loaded.
         """
@@ -101,7 +104,8 @@ class Kernel:
         result = executable.launch(bound.scalars, bound.sources)
         if runtime.tangents or runtime.recorder is not None:
             return result
-        if not kwargs and spec.plans != runtime.plans and executable.launches > 1 and len(args) == len(self.info.parameters):
+        positional = not kwargs and len(args) == len(self.info.parameters)
+        if positional and spec.plans != runtime.plans and executable.launches > 1:
             spec.plans = runtime.plans
             self._install(spec, args, bound)
         return result
@@ -155,7 +159,9 @@ class Kernel:
         spec, bound = self._specialise(args, kwargs, create=create)
         return spec.executable, bound
 
-    def _specialise(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, create: bool = True) -> tuple[Specialisation, Bound]:
+    def _specialise(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, create: bool = True
+    ) -> tuple[Specialisation, Bound]:
         """Bind a call; compile when its types are new. ``create`` lets a derivative allocate missing gradients."""
         runtime = current()
         bound, types, arguments = self._bind(args, kwargs, create=create and self.mode == REVERSE)
@@ -173,7 +179,9 @@ class Kernel:
         self._specs[key] = [*known, spec]
         return spec, bound
 
-    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, create: bool = False) -> tuple[Bound, tuple[ArgType, ...], dict[str, Any]]:
+    def _bind(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, create: bool = False
+    ) -> tuple[Bound, tuple[ArgType, ...], dict[str, Any]]:
         """Return the leaves of a call's arguments, their types, and the arguments by name."""
         bound = Bound(current().options, create=create)
         values = bind_call(self.info, args, kwargs)
@@ -196,7 +204,8 @@ class Kernel:
         """Paths of the arrays that a launch with these arguments writes."""
         executable, _ = self._prepare(args, {})
         written = (Access.WRITE, Access.READ_WRITE)
-        return frozenset(a.path for a in executable.table.arrays if a.access in written and a.path not in executable.supplied)
+        arrays = (a for a in executable.table.arrays if a.path not in executable.supplied)
+        return frozenset(a.path for a in arrays if a.access in written)
 
     def executable_of(self, runtime: Runtime, function: Function) -> Executable:
         """Compile a function for this kernel's mode: what `lowered` gave, or a derivative of it."""
@@ -219,7 +228,9 @@ class Kernel:
         passed("lowered", primal)
         executable = self._finish(runtime, self.transform(primal, active))
         if executable.disjoint:
-            executable.alternative = functools.cache(lambda same: self._finish(runtime, self._aliased(primal, active, dict(same))))
+            executable.alternative = functools.cache(
+                lambda same: self._finish(runtime, self._aliased(primal, active, dict(same)))
+            )
         return executable
 
     def _aliased(self, primal: Function, active: frozenset[str], same: Mapping[str, str]) -> Function:
@@ -236,7 +247,9 @@ class Kernel:
         return executable
 
     def transform(self, function: Function, active: frozenset[str], *, shared: bool = False) -> Function:
-        """Apply the kernel's mode to lowered IR; ``shared`` when gradients of different arguments may be the same memory."""
+        """Apply the kernel's mode to lowered IR; ``shared`` when gradients of different arguments may be the same
+        memory.
+        """
         if self.mode == PRIMAL:
             return function
         if self.mode == FORWARD:
@@ -246,7 +259,7 @@ class Kernel:
                 f"no argument of {self.info.name!r} has a gradient, so .grad() would do nothing",
                 hint="create an array with needs_grad=True, pass qd.with_grad(x, gx), or a tensor with requires_grad",
             )
-        return reverse(function, active, shared=shared)
+        return reverse(function, active, shared=shared, residual_bytes=current().options.ad_residual_bytes)
 
     def __repr__(self) -> str:
         return f"<qd kernel {self.info.name}{'' if self.mode == PRIMAL else ' ' + self.mode}>"
@@ -273,7 +286,10 @@ def lower_options(options: Options) -> LowerOptions:
 def compile_options(options: Options) -> CompileOptions:
     """Options of code generation."""
     return CompileOptions(
-        fast_math=options.fast_math, debug=options.debug, check_out_of_bound=options.check_out_of_bound, opt_level=options.opt_level
+        fast_math=options.fast_math,
+        debug=options.debug,
+        check_out_of_bound=options.check_out_of_bound,
+        opt_level=options.opt_level,
     )
 
 

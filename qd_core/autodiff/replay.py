@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from qd_core import dtypes as dt
+from qd_core.autodiff.blocks import Blocks, trips, whole
 from qd_core.autodiff.residuals import Demand
 from qd_core.autodiff.structure import Carried, Structure, carried, is_loop
 from qd_core.dtypes import DType
@@ -24,12 +25,14 @@ class Replay:
     regions.
     """
 
-    def __init__(self, builder: Builder, structure: Structure, demand: Demand) -> None:
-        self.b, self.structure, self.demand = builder, structure, demand
+    def __init__(self, builder: Builder, structure: Structure, demand: Demand, budget: int) -> None:
+        self.b, self.structure, self.demand, self.budget = builder, structure, demand, budget
         self.mapping: dict[Value, Value] = {}
         self._plain = Copier(builder, self.mapping)
         self._spans: dict[Node, tuple[Value, Value]] = {}
         self._records: dict[Node, dict[Value, Value]] = {}
+        self._blocks: dict[Node, Blocks] = {}
+        self._origin: dict[Node, Value] = {}
         self._reserve: dict[Region | Node, list[Node]] = defaultdict(list)
         for loop in demand.recorded:
             home = self._scratch_home(loop)
@@ -85,7 +88,7 @@ class Replay:
             self.mapping[loop.regions[0].args[0]] = index
         slots = self._records.get(loop, {})
         if slots:
-            slot = self.b.emit("sub", index, self.span(loop)[0])
+            slot = self.b.emit("sub", index, self._origin.get(loop, self.span(loop)[0]))
             for value, scratch in slots.items():
                 self.mapping[value] = self.b.scratch_load(scratch, slot)
 
@@ -123,11 +126,44 @@ class Replay:
 
     def _sweep(self, loop: Node, *, record: bool) -> None:
         """Replay a loop whose number of trips is known, recording carried values at the start of each trip."""
-        low, high, downward = self.span(loop)
+        low, high, _ = self.span(loop)
         if record and loop not in self._records:
             self._allocate(loop)
         kept = self._kept(loop)
-        body = loop.regions[-1]
+        inits = [self.value(c.init) for c in kept]
+        blocks = self._blocks.get(loop) if record else None
+        results = (
+            self._trips(loop, low, high, inits, record) if blocks is None else self._sweep_blocks(loop, blocks, inits)
+        )
+        self.bind([c.result for c in kept], results)
+
+    def _sweep_blocks(self, loop: Node, blocks: Blocks, inits: Sequence[Value]) -> tuple[Value, ...]:
+        args = [c.arg for c in self._kept(loop)]
+        with self.b.inside([(blocks.low.type, "block"), *((a.type, a.name) for a in args)], loop=True) as body:
+            block, *values = body.args
+            for arg, value in zip(args, values, strict=True):
+                self.b.scratch_store(blocks.states[arg], block, value)
+            first, stop = blocks.range(self.b, block)
+            self.b.yield_(*self._trips(loop, first, stop, values, True))
+        return self.b.for_(self.b.const(block.type, 0), blocks.count, inits, body, reverse=blocks.downward)
+
+    def blocks(self, loop: Node) -> Blocks | None:
+        """How the reversed loop goes over the trips: block by block, or all at once."""
+        return self._blocks.get(loop)
+
+    def enter_block(self, loop: Node, block: Value) -> tuple[Value, Value]:
+        """Record the trips of a block, unless the sweep has just done that; return its bounds."""
+        blocks = self._blocks[loop]
+        first, stop = blocks.range(self.b, block)
+        recorded = blocks.recorded_last(self.b, block)
+        states = [self.b.scratch_load(blocks.states[c.arg], block) for c in self._kept(loop)]
+        self._trips(loop, first, self.b.select(recorded, first, stop), states, True)
+        self._origin[loop] = first
+        return first, stop
+
+    def _trips(self, loop: Node, low: Value, high: Value, inits: Sequence[Value], record: bool) -> tuple[Value, ...]:
+        """Replay the trips with index in [low, high), from values ``inits``; slots count from ``low``."""
+        kept, body = self._kept(loop), loop.regions[-1]
         with self.b.inside([(low.type, "t"), *((c.arg.type, c.arg.name) for c in kept)], loop=True) as new:
             if loop.op.name == "for":
                 self.mapping[body.args[0]] = new.args[0]
@@ -136,8 +172,7 @@ class Replay:
             if record:
                 self._record(loop, self.b.emit("sub", new.args[0], low))
             self.b.yield_(*(self.value(c.next) for c in kept))
-        results = self.b.for_(low, high, [self.value(c.init) for c in kept], new, reverse=downward)
-        self.bind([c.result for c in kept], results)
+        return self.b.for_(low, high, inits, new, reverse=loop.attrs.get("reverse", False))
 
     def _record(self, loop: Node, slot: Value) -> None:
         for value, scratch in self._records.get(loop, {}).items():
@@ -149,12 +184,15 @@ class Replay:
             self._allocate(loop)
 
     def _allocate(self, loop: Node) -> None:
-        length = self._length(*self.span(loop)[:2])
-        self._records[loop] = {v: self.b.scratch(v.type, length) for v in self.demand.recorded.get(loop, ())}
-
-    def _length(self, low: Value, high: Value) -> Value:
-        length = self.b.emit("sub", self.b.cast(high, dt.i64), self.b.cast(low, dt.i64))
-        return self.b.emit("max", length, self.b.const(dt.i64, 0))
+        low, high, downward = self.span(loop)
+        recorded = self.demand.recorded.get(loop, ())
+        limit = max(self.budget // max(sum(v.type.nbytes for v in recorded), 1), 16)
+        length = trips(self.b, low, high)
+        if not whole(self.b, low, high, limit):
+            blocks = self._blocks[loop] = Blocks.cut(self.b, low, high, downward, limit)
+            length, count = self.b.cast(blocks.size, dt.i64), self.b.cast(blocks.count, dt.i64)
+            blocks.states.update((c.arg, self.b.scratch(c.arg.type, count)) for c in self._kept(loop))
+        self._records[loop] = {v: self.b.scratch(v.type, length) for v in recorded}
 
     def _scratch_home(self, loop: Node) -> Region | Node | None:
         """Where an inner loop's memory is reserved, shared by the trips around it: where its length is first known.

@@ -9,13 +9,14 @@ arrays. Stores, atomics, checks and messages of the primal are not executed agai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from qd_core import dtypes as dt
 from qd_core.autodiff.activity import Activity, analyze
+from qd_core.autodiff.blocks import RESIDUAL_BYTES
 from qd_core.autodiff.conflicts import Conflicts
 from qd_core.autodiff.replay import Replay
 from qd_core.autodiff.residuals import Demand
@@ -29,7 +30,9 @@ from qd_core.passes.hoist import hoist_invariants
 __all__ = ["reverse", "shadow_params"]
 
 
-def reverse(function: Function, gradients: Iterable[str], *, shared: bool = False) -> Function:
+def reverse(
+    function: Function, gradients: Iterable[str], *, shared: bool = False, residual_bytes: int = RESIDUAL_BYTES
+) -> Function:
     """Return the function that propagates adjoints from outputs to inputs.
 
     Parameters
@@ -40,6 +43,9 @@ def reverse(function: Function, gradients: Iterable[str], *, shared: bool = Fals
         Paths of the array parameters that have gradient storage. Others are constants when read.
     shared : bool
         Gradients of different parameters may be the same memory: every parallel update is atomic.
+    residual_bytes : int
+        What an iteration may record in one serial loop, in bytes. Longer loops are recorded in blocks (`blocks`), of
+        √n trips where the budget is less.
 
     Returns
     -------
@@ -57,7 +63,7 @@ def reverse(function: Function, gradients: Iterable[str], *, shared: bool = Fals
     """
     primal = hoist_invariants(function, no_overlap=True)
     params, shadows = shadow_params(primal, gradients, ".grad", Role.ADJOINT)
-    return _Reverse(primal, params, shadows, shared).run(function)
+    return _Reverse(primal, params, shadows, shared, residual_bytes).run(function)
 
 
 def shadow_params(
@@ -81,7 +87,9 @@ def shadow_params(
 class _Reverse:
     """State of one transposition."""
 
-    def __init__(self, primal: Function, params: list[Param], shadows: Mapping[Param, Param], shared: bool) -> None:
+    def __init__(
+        self, primal: Function, params: list[Param], shadows: Mapping[Param, Param], shared: bool, budget: int
+    ) -> None:
         self.structure = Structure(primal)
         self.activity: Activity = analyze(self.structure, shadows)
         self.demand = Demand.cheapest(self.structure, self.activity)
@@ -90,7 +98,7 @@ class _Reverse:
         self.params, self.shadows = params, shadows
         self.body = Region()
         self.b = Builder(self.body)
-        self.replay = Replay(self.b, self.structure, self.demand)
+        self.replay = Replay(self.b, self.structure, self.demand, budget)
         self.adjoint: dict[Value, Value] = {}
 
     def run(self, function: Function) -> Function:
@@ -228,11 +236,24 @@ class _Reverse:
         outer = self.captures.of(node)
         inits = [*(self.take(c.result) for c in own), *(self.take(v) for v in outer)]
         low, high, downward = self.replay.span(node)
-        body = self.loop_body(node, own, outer, low)
-        results = self.b.for_(low, high, inits, body, reverse=not downward)
+        blocks = self.replay.blocks(node)
+        if blocks is None:
+            results = self.reversed_trips(node, own, outer, (low, high), inits)
+        else:
+            with self.b.inside([(low.type, "block"), *((v.type, "adj") for v in inits)], loop=True) as body:
+                bounds = self.replay.enter_block(node, body.args[0])
+                self.b.yield_(*self.reversed_trips(node, own, outer, bounds, body.args[1:]))
+            results = self.b.for_(self.b.const(low.type, 0), blocks.count, inits, body, reverse=not downward)
         self.adjoint.update(zip(outer, results[len(own) :], strict=True))
         for c, adjoint in zip(own, results, strict=False):
             self.add(c.init, adjoint)
+
+    def reversed_trips(
+        self, node: Node, own: list[Carried], outer: list[Value], bounds: tuple[Value, Value], inits: Sequence[Value]
+    ) -> tuple[Value, ...]:
+        """The adjoint of the trips with index in ``bounds``, in the opposite direction."""
+        body = self.loop_body(node, own, outer, bounds[0])
+        return self.b.for_(*bounds, inits, body, reverse=not node.attrs.get("reverse", False))
 
     def loop_body(self, node: Node, own: list[Carried], outer: list[Value], low: Value) -> Region:
         args = [(low.type, "t"), *((c.arg.type, "adj") for c in own), *((v.type, "adj") for v in outer)]

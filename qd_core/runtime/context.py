@@ -37,6 +37,7 @@ class Options:
     unrolling_limit: int = 32
     cpu_max_num_threads: int = 0
     random_seed: int = 0
+    ad_residual_bytes: int = 32768
     offline_cache: bool = True
     offline_cache_file_path: str = ""
     offline_cache_max_size_of_files: int = 100 << 20
