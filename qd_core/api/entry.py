@@ -1,7 +1,9 @@
 """From a call's arguments to a launch plan: which leaf of the compiled code comes from where.
 
-Where arguments are arrays and numbers, the native entry takes them as they are. Where some are compiled in or read member by member, a small
-Python function is made that compares what was compiled in, reads the members, and calls the native entry with the leaves.
+Where arguments are arrays and numbers, the native entry takes them as they are. Where some are compiled in or read
+member by member, a small
+Python function is made that compares what was compiled in, reads the members, and calls the native entry with the
+leaves.
 """
 
 from __future__ import annotations
@@ -115,7 +117,7 @@ def _add_constants(route: Route, spec: Specialisation, wanted: set[str], sources
     return True
 
 
-# -- flattening -----------------------------------------------------------------------------------------------------------
+# -- flattening -------------------------------------------------------------------------------------------------------
 def _add_flattened(
     route: Route,
     spec: Specialisation,

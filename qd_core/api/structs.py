@@ -154,7 +154,8 @@ _Class = typing.TypeVar("_Class", bound=type)
 def data_oriented(cls: Any = None, /, *, stable_members: bool = False, template_primitives: bool = True) -> Any:
     """Mark a class whose kernels are methods.
 
-    ``self`` is compiled in as far as kernels read it, arrays are passed. Members that changed are seen at the next call.
+    ``self`` is compiled in as far as kernels read it, arrays are passed. Members that changed are seen at the next
+    call.
 
     Parameters
     ----------

@@ -1,6 +1,7 @@
 """Binding what is compiled in, or read member by member: templates, `self`, dataclasses, arrays outside a kernel.
 
-A value that is compiled in is recognised by a *fingerprint*: what it says, never its address. Arrays are passed, wherever they were found. Any other
+A value that is compiled in is recognised by a *fingerprint*: what it says, never its address. Arrays are passed,
+wherever they were found. Any other
 object is bound by its class alone, and its members when the kernel reads them.
 """
 
@@ -66,7 +67,8 @@ def bind_template(bound: Bound, path: str, annotation: Any, value: Any) -> ArgTy
 def bind_placed(bound: Bound, path: str, array: Field | Ndarray, *, annotated: bool) -> ArrayArg:
     """Bind a field, or an array held by an object.
 
-    What shares memory with an array that is bound already shares its parameter; two arguments stay apart where they can, so that one compiled
+    What shares memory with an array that is bound already shares its parameter; two arguments stay apart where they
+    can, so that one compiled
     kernel serves them in any combination.
     """
     kind: ArrayArg = array.__qd_capture__()
@@ -98,7 +100,7 @@ def bind_tensor(bound: Bound, path: str, annotation: Any, value: Any) -> ArgType
     return bind_argument(bound, path, NdarrayType(), value)
 
 
-# -- fingerprints -------------------------------------------------------------------------------------------------------
+# -- fingerprints -----------------------------------------------------------------------------------------------------
 _ATOMS = (
     bool,
     int,
@@ -195,7 +197,7 @@ def _everything(value: Any, seen: dict[int, int]) -> Hashable:
     return _Same(value) if members is None else (type(value), _everything(members, seen))
 
 
-# -- structs ------------------------------------------------------------------------------------------------------------
+# -- structs ----------------------------------------------------------------------------------------------------------
 def bind_struct(bound: Bound, path: str, annotation: StructType, value: Any) -> ArgType:
     """Bind a struct value: one leaf a member."""
     from qd_core.api.binding import bind_argument

@@ -218,8 +218,10 @@ class Lowering:
                 QuadrantsSyntaxError,
                 f"{node.id!r} is read after a parallel loop that assigns it",
                 node,
-                why=f"each iteration of the loop at line {value.span.line} had its own copy, and none of them is the last",
-                hint="accumulate with `+=` only, store in an array, or put qd.loop_config(serialize=True) before the loop",
+                why=f"each iteration of the loop at line {value.span.line} had its own copy, and none of them is "
+                "the last",
+                hint="accumulate with `+=` only, store in an array, or put qd.loop_config(serialize=True) before "
+                "the loop",
             )
         return value
 
@@ -271,11 +273,12 @@ class Lowering:
         origin = self.members.origin(owner)
         if origin is None or isinstance(value, (types.ModuleType, types.FunctionType, types.MethodType)):
             return self.python_object(value, name)
-        annotation = plain_type(value) if kind == "attr" and not getattr(owner, "__qd_template_primitives__", True) else EMPTY
+        passed = kind == "attr" and not getattr(owner, "__qd_template_primitives__", True)
+        annotation = plain_type(value) if passed else EMPTY
         return self.observed(origin.step(kind, key, annotation), value)
 
     def method(self, owner: Any, name: str, value: Any) -> Any:
-        """Return ``value``, the attribute ``name`` of a Python object that is called; one of the class is known by it."""
+        """Return ``value``, the attribute ``name`` of an object that is called; the class is known with the object."""
         origin, own = self.members.origin(owner), getattr(owner, "__dict__", None)
         if origin is None or own is None:
             return value

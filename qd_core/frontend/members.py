@@ -28,7 +28,8 @@ class Member:
     """The way to a value: from the argument ``root``, or from the object ``fixed`` where that is ``""``, by attributes
     and items.
 
-    ``whole`` asks for everything inside it, because Python code that cannot be looked into was given it; ``identity`` for
+    ``whole`` asks for everything inside it, because Python code that cannot be looked into was given it; ``identity``
+    for
     which object it is.
     """
 
@@ -46,7 +47,9 @@ class Member:
         return self.name
 
     def step(self, kind: str, key: Any, annotation: Any = EMPTY) -> Member:
-        """The way to the attribute (``kind`` is ``"attr"``) or item (``"item"``) ``key`` of this, or whether it has that (``"has"``)."""
+        """The way to the attribute (``kind`` is ``"attr"``) or item (``"item"``) ``key`` of this, or whether it has
+        that (``"has"``).
+        """
         name = (
             f"{self.name}.{key}"
             if kind == "attr"

@@ -67,7 +67,8 @@ class ArrayArg:
     ``index // step % count``. ``shape`` are the extents of the index axes, known at compile time. Where several fields
     share elements, the element is a flat vector, and the field's own, of shape ``part``, begins at its scalar
     ``first``.
-    ``shares`` is the path of an earlier parameter that is the same array. With ``split``, components (shape ``part``) are
+    ``shares`` is the path of an earlier parameter that is the same array. With ``split``, components (shape ``part``)
+    are
     the outermost storage axes.
     """
 

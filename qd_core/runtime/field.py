@@ -1,6 +1,7 @@
 """Fields: arrays with an index space, placed in a tree of dense nodes.
 
-A field's elements lie in a `FieldStorage`, an array of the device like any other, alone or interleaved with the fields placed beside it. Its gradient
+A field's elements lie in a `FieldStorage`, an array of the device like any other, alone or interleaved with the fields
+placed beside it. Its gradient
 and dual are fields over the storage's own gradient and dual.
 """
 
@@ -99,8 +100,8 @@ class Field:
     """
 
     __slots__ = (
-        "__dict__", "__weakref__", "_first", "_header", "_hop", "_node", "_offset", "_primal", "_shadows", "_storage", "_wanted",
-        "dtype", "element_shape", "name", "split",
+        "__dict__", "__weakref__", "_first", "_header", "_hop", "_node", "_offset", "_primal", "_shadows", "_storage",
+        "_wanted", "dtype", "element_shape", "name", "split",
     )  # fmt: skip
 
     def __init__(
@@ -152,7 +153,9 @@ class Field:
         return hop in self._wanted or (self._storage is not None and getattr(self._storage, hop) is not None)
 
     def settle(self, storage: FieldStorage, first: int | None) -> None:
-        """Take ``storage`` as memory, where the field's scalars start at scalar ``first`` of an element (None: it is alone)."""
+        """Take ``storage`` as memory, where the field's scalars start at scalar ``first`` of an element (None: it is
+        alone).
+        """
         self._storage, self._first = storage, first
         storage.users.add(self)
         if first is None:

@@ -179,7 +179,9 @@ class StructField:
 
 
 def member_type(annotation: Any) -> Any:
-    """Return what a member of type ``annotation`` is: a `DType`, or a `MatrixType` or `StructType` with scalar types filled in."""
+    """Return what a member of type ``annotation`` is: a `DType`, or a `MatrixType` or `StructType` with scalar types
+    filled in.
+    """
     runtime = active()
     options = runtime.options if runtime is not None else None
     defaults = () if options is None else (options.default_ip, options.default_fp)

@@ -1,6 +1,7 @@
 """`qd.Tensor`: one surface over arrays and fields, with a chosen order of axes in memory.
 
-A tensor wraps what kernels get: an ndarray, or a field. Indices and shapes are those of the tensor; ``layout`` says in which order its axes lie in
+A tensor wraps what kernels get: an ndarray, or a field. Indices and shapes are those of the tensor; ``layout`` says in
+which order its axes lie in
 memory.
 """
 

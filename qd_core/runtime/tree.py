@@ -1,6 +1,7 @@
 """Trees of fields: `qd.root.dense(...).place(...)` and `qd.FieldsBuilder`.
 
-A node is a dense array of cells; what is placed in one node lies interleaved, cell by cell, where it has one scalar type. Memory is allocated when a
+A node is a dense array of cells; what is placed in one node lies interleaved, cell by cell, where it has one scalar
+type. Memory is allocated when a
 field of the node is first used, so a node can be placed into at any time.
 """
 

@@ -397,7 +397,7 @@ def test_objects_in_comparisons_and_python_calls():
                 result += 1
             if qd.static(self.kind is self.other):
                 result += 10
-            for name, value in qd.static(self.table.items()):
+            for _, value in qd.static(self.table.items()):
                 result += 100 * value
             result += 1000 * qd.static(sorted(self.a)[0])
             return self.method(result)

@@ -34,9 +34,9 @@ def test_layouts_permute_storage_alone(backend, layout):
     assert np.array_equal(x.to_numpy(), data)
 
     @qd.kernel
-    def k(t: qd.Tensor, out: qd.Tensor):
-        for i, j, l in t:
-            t[i, j, l] += 100 * i + 10 * j + l
+    def number(t: qd.Tensor, out: qd.Tensor):
+        for i, j, k in t:
+            t[i, j, k] += 100 * i + 10 * j + k
         for I in qd.grouped(t):  # noqa: E741
             out[I] = t[I]
         for i in range(t.shape[0]):
@@ -45,7 +45,7 @@ def test_layouts_permute_storage_alone(backend, layout):
     i, j, m = np.indices(shape)
     y = qd.tensor(qd.f32, shape, backend=backend)
     for _ in range(4):
-        k(x, y)
+        number(x, y)
         data += (100 * i + 10 * j + m).astype(np.float32)
         expected = data.copy()
         expected[:, 0, 3] = 3
@@ -90,7 +90,7 @@ def test_everything_that_a_tensor_annotation_takes():
         assert out[0] == -1
 
 
-def test_tensors_as_templates_members_and_arrays(backend):
+def test_tensors_as_templates_members_and_arrays(backend):  # noqa: C901
     class Holder:
         def __init__(self):
             self.t = qd.tensor(qd.f32, (2, 3), backend=backend, layout=(1, 0))
