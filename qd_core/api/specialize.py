@@ -64,7 +64,7 @@ class BoundKernel(functools.partial):  # type: ignore[type-arg]
     @property
     def grad(self) -> BoundKernel:
         """The reverse-mode kernel of the instance."""
-        return BoundKernel(self.func.grad, *self.args)
+        return BoundKernel(getattr(self.func, "grad"), *self.args)  # noqa: B009
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.func, name)

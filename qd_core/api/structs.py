@@ -9,6 +9,7 @@ from typing import Any
 from qd_core.errors import QuadrantsTypeError
 from qd_core.frontend.annotations import PYTHON_SCOPE, MatrixType, StructType, as_dtype
 from qd_core.frontend.functions import BoundFunc, Func
+from qd_core.frontend.members import evaluated
 from qd_core.runtime.struct import StructField, member_type
 
 __all__ = ["Struct", "data_oriented", "dataclass"]
@@ -140,7 +141,7 @@ def dataclass(cls: type) -> StructType:
     2.0
     """
     raw = {k: v for c in reversed(cls.__mro__) for k, v in getattr(c, "__annotations__", {}).items()}
-    members = typing.get_type_hints(cls) if any(isinstance(a, str) for a in raw.values()) else raw
+    members = evaluated(cls) if any(isinstance(a, str) for a in raw.values()) else raw
     methods = {n: f for c in reversed(cls.__mro__) for n, f in vars(c).items() if isinstance(f, Func)}
     for name, annotation in members.items():
         if as_dtype(annotation) is None and not isinstance(annotation, (MatrixType, StructType)):
@@ -166,8 +167,8 @@ def data_oriented(cls: Any = None, /, *, stable_members: bool = False, template_
     """
 
     def mark(target: _Class) -> _Class:
-        target.__qd_data_oriented__ = True  # type: ignore[attr-defined]
-        target.__qd_template_primitives__ = template_primitives  # type: ignore[attr-defined]
+        target.__qd_data_oriented__ = True
+        target.__qd_template_primitives__ = template_primitives
         return target
 
     return mark if cls is None else mark(cls)

@@ -58,7 +58,7 @@ def bind_template(bound: Bound, path: str, annotation: Any, value: Any) -> ArgTy
     if key is not None:
         return TemplateArg(key, value)
     if isinstance(value, (list, tuple, dict, set, frozenset)):
-        return ObjectArg((type(value), len(value)), value)  # pyright: ignore[reportUnknownArgumentType]
+        return ObjectArg((type(value), len(value)), value)
     if hasattr(type(value), "__bool__") or hasattr(type(value), "__len__"):
         return ObjectArg((type(value), bool(value)), value)
     return ObjectArg(type(value), value)

@@ -126,7 +126,7 @@ def _over_blocks(ctx: Lowering, node: ast.For, layout: ArrayArg, grouped: bool) 
     zero = builder.const(dt.i32, 0)
 
     def bind(indices: Sequence[Value]) -> None:
-        sums = [builder.const(dt.i32, o) for o in layout.offset or (0,) * len(shape)]
+        sums: list[Value] = [builder.const(dt.i32, o) for o in layout.offset or (0,) * len(shape)]
         for index, axis, (step, _) in zip(indices, order, blocks, strict=True):
             sums[axis] = builder.emit("add", sums[axis], builder.emit("mul", index, builder.const(dt.i32, step)))
         _bind(ctx, node, sums, False, grouped)

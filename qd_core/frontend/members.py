@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from qd_core.errors import QuadrantsNameError
 from qd_core.frontend.functions import BoundFunc
 from qd_core.frontend.signature import EMPTY, ArgType, ObjectArg
 
-__all__ = ["Binder", "Member", "Members", "member_annotations"]
+__all__ = ["Binder", "Member", "Members", "evaluated", "member_annotations"]
 
 Binder = Callable[[str, Any, Any], ArgType]
 """Gives the argument type of (path, annotation or EMPTY, value)."""
@@ -61,7 +62,7 @@ class Member:
 
     def read(self, arguments: Mapping[str, Any]) -> Any:
         """Return the value now; `AttributeError` or `LookupError` when it is gone."""
-        value = arguments[self.root] if self.root else self.fixed
+        value: Any = arguments[self.root] if self.root else self.fixed
         for kind, key in self.steps:
             value = getattr(value, key) if kind == "attr" else value[key] if kind == "item" else key in value
         return Whole(value, self.identity) if self.whole else value
@@ -146,11 +147,29 @@ class Whole:
     identity: bool = False
 
 
+def evaluated(cls: type) -> dict[str, Any]:
+    """Annotations of a class that are text, evaluated where the class is defined.
+
+    Raises
+    ------
+    QuadrantsNameError
+        One names something unknown there.
+    """
+    try:
+        return typing.get_type_hints(cls)
+    except Exception as cause:
+        raise QuadrantsNameError(
+            f"an annotation of {cls.__qualname__} cannot be evaluated: {cause}",
+            why="with `from __future__ import annotations`, annotations are text that is evaluated in the module",
+            hint="define the names it uses at module level",
+        ) from cause
+
+
 @cache
 def member_annotations(cls: type) -> dict[str, Any]:
     """Annotations of a dataclass, evaluated, by member name."""
     names = [f.name for f in dataclasses.fields(cls)]
     raw = {f.name: f.type for f in dataclasses.fields(cls)}
     if any(isinstance(a, str) for a in raw.values()):
-        raw = typing.get_type_hints(cls)
+        raw = evaluated(cls)
     return {name: raw[name] for name in names}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from qd_core.backend.contract import BufferRef, HostSpan
-from qd_core.dtypes import DType
+from qd_core.dtypes import DType, by_name
 from qd_core.errors import ArgumentValueError, QuadrantsAssertionError, QuadrantsTypeError
 from qd_core.frontend.signature import ArrayArg
 from qd_core.ir.nodes import ArrayType
@@ -272,6 +272,10 @@ class Ndarray:
         ref = BufferRef(self._buffer, offset, element.nbytes)
         self._runtime.device.default_stream.copy_in(ref, HostSpan(element.ctypes.data, element.nbytes, element))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        gradient = None if self.grad is None else self.grad.to_numpy()
+        return _restore, (type(self), self.dtype.name, self.shape, self.element_shape, self.to_numpy(), gradient)
+
     def __repr__(self) -> str:
         element = f", element_shape={self.element_shape}" if self.element_shape else ""
         gradient = ", needs_grad" if self.grad is not None else ""
@@ -317,3 +321,19 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
         if not isinstance(n, (int, np.integer)) or n < 0:
             raise ArgumentValueError(f"a shape needs non-negative integers, got {shape!r}")
     return tuple(int(n) for n in extents)
+
+
+def _restore(
+    cls: type[Ndarray],
+    dtype: str,
+    shape: tuple[int, ...],
+    element_shape: tuple[int, ...],
+    data: np.ndarray[Any, Any],
+    gradient: np.ndarray[Any, Any] | None,
+) -> Ndarray:
+    """Make a pickled array again, on the device that is active now."""
+    made = cls(by_name(dtype), shape, element_shape, gradient is not None)
+    made.from_numpy(data)
+    if gradient is not None and made.grad is not None:
+        made.grad.from_numpy(gradient)
+    return made

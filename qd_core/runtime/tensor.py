@@ -59,6 +59,9 @@ class PermutedNdarray(Ndarray):
         super()._fill_header()
         self._header[HEADER_KEY] = self._runtime.class_key(self.__qd_capture__())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tensor._unwrap, (wrap(self),)
+
     def make_dual(self) -> Ndarray:
         """Allocate ``dual``, unless there is one."""
         if self.dual is None:

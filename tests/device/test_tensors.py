@@ -188,6 +188,10 @@ def test_pickling_and_copies(backend, layout):
         assert (other.shape, other.order, other.backend, other.dtype) == (t.shape, t.order, t.backend, t.dtype)
         assert np.array_equal(other.to_numpy(), t.to_numpy())
         assert (other.grad.to_numpy() == 4).all()
+        if backend is qd.Backend.NDARRAY:
+            inner = copy.deepcopy(t._unwrap())
+            assert np.array_equal(inner.to_numpy(), t._unwrap().to_numpy())
+            assert qd.wrap(inner).order == t.order
         other.fill(0)
     assert t[1, 2] == 5
 
@@ -204,3 +208,17 @@ def test_bounds_of_permuted_tensors():
     with pytest.raises(qd.QuadrantsAssertionError, match=r"t\[2, 1\] of shape \(2, 3\)"):
         k(t, 2, 1)
     assert t.to_numpy().sum() == 1
+
+
+def test_pickling_of_arrays():
+    m = qd.Matrix.ndarray(2, 2, qd.i32, 3)
+    m.from_numpy(np.arange(12).reshape(3, 2, 2))
+    x = qd.ndarray(qd.f32, (2, 3), needs_grad=True)
+    x.grad.fill(5)
+    for array in (m, x):
+        for other in (pickle.loads(pickle.dumps(array)), copy.deepcopy(array)):
+            assert type(other) is type(array)
+            assert (other.shape, other.element_shape, other.dtype) == (array.shape, array.element_shape, array.dtype)
+            assert np.array_equal(other.to_numpy(), array.to_numpy())
+    assert (copy.deepcopy(x).grad.to_numpy() == 5).all()
+    assert copy.deepcopy(m).grad is None
