@@ -320,7 +320,7 @@ def cases(draw: Draw, types: frozenset[DType] = frozenset(dt.ALL), *, private: b
     if not private:
         maker.private = maker.assign
     function = maker.kernel(1 if smooth else draw(st.integers(1, 3)))
-    count, seed = draw(st.sampled_from([1, 3, 8, 17, 64, 70])), draw(st.integers(0, 1000))
+    count, seed = draw(st.sampled_from([1, 3, 8, 17, 64, 70, 1000])), draw(st.integers(0, 1000))
     arguments: dict[str, Any] = {"r": float(draw(st.integers(-3, 3))), "n": count}
     arguments["s"] = draw(st.integers(0 if integer.kind == "u" else -5, 9))
     for number, param in enumerate((*maker.read, *maker.own, *maker.shared)):

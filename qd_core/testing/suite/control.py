@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from qd_core import dtypes as dt
+from qd_core.backend.contract import CompileOptions
 from qd_core.ir.build import Builder
 from qd_core.ir.nodes import Function, Param, Region, Value
 from qd_core.testing.compare import agree
@@ -19,6 +20,7 @@ from qd_core.testing.kernels import array, parallel
 from qd_core.testing.plugin import requires
 
 __all__ = [
+    "test_atomics_in_loops",
     "test_branches",
     "test_extents_that_the_device_computes",
     "test_loops",
@@ -123,6 +125,25 @@ def test_loops(device: DeviceUnderTest, reverse: bool) -> None:
         return loop(b, zero, stop, [b.const(dt.f32, 1)], outer, reverse=reverse)[0]
 
     agree(device, over(y, x, write=write), {"x": (np.arange(N) % 9 - 4).astype(np.int32), "y": np.zeros(N, np.float32)})
+
+
+@pytest.mark.parametrize("lanes", [0, 1])
+@pytest.mark.parametrize("reverse", [False, True])
+@requires("atomic.add.i32")
+def test_atomics_in_loops(device: DeviceUnderTest, reverse: bool, lanes: int) -> None:
+    """The place of an atomic depends on a loop whose bounds differ between lanes."""
+    x, count = array(dt.i32, "x"), array(dt.i32, "count")
+
+    def write(b: Builder, i: Value) -> None:
+        def body(k: Value) -> Sequence[Value]:
+            b.atomic("add", count, [k], b.const(dt.i32, 1))
+            return []
+
+        loop(b, b.const(dt.i32, 0), b.load(x, [i]), [], body, reverse=reverse)
+
+    given = {"x": (np.arange(N) * 3 % 5).astype(np.int32), "count": np.zeros(5, np.int32)}
+    options = CompileOptions(fast_math=False, lanes=lanes)
+    agree(device, parallel([x, count], lambda b: b.extent(x, 0), write), given, options=options)
 
 
 def test_loops_end_early(device: DeviceUnderTest) -> None:
