@@ -75,7 +75,7 @@ class HostForm(TaskForm):
         """Write one task."""
         em = module.emitter(module.lanes(task))
         survey = module.survey(task)
-        em.prepare(survey, module.divergence(task))
+        em.prepare(survey, module.divergence(task) if em.lanes > 1 else None)
         em.alone = "true" if is_serial(task) else self._alone(em, module) if survey.atomics else "false"
         if not is_serial(task):
             self._parallel(module, em, number, task)
