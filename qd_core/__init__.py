@@ -62,10 +62,10 @@ _SUBMODULES = ("ad", "types", "math", "simt", "algorithms", "tools", "profiler")
 
 
 class _Package(ModuleType):
-    """The package: importing a backend's subpackage does not replace the arch of the same name (`qd.cpu`)."""
+    """The package: importing a subpackage does not replace the public name it shares (`qd.cpu`, `qd.math`)."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if not (isinstance(value, ModuleType) and name in ("cpu", "reference")):
+        if not (isinstance(value, ModuleType) and name in ("cpu", "reference", "math")):
             super().__setattr__(name, value)
 
 

@@ -19,7 +19,7 @@ from qd_core.autodiff.forward import forward
 from qd_core.autodiff.reverse import reverse
 from qd_core.backend.contract import Access, CompileOptions
 from qd_core.errors import LaunchError
-from qd_core.frontend.lower import Lowered, LowerOptions, lower_kernel
+from qd_core.frontend.lower import Lowered, LowerOptions, lower_kernel, nesting_limited
 from qd_core.frontend.signature import ArgType, KernelInfo, is_method, kernel_info
 from qd_core.ir.nodes import Function
 from qd_core.passes.offload import offload
@@ -174,7 +174,8 @@ class Kernel:
         self._drop_stale(runtime)
         lowered = self._lower(types, bound)
         assert lowered.members is not None
-        executable = self._build(runtime, lowered.function, self._active(bound))
+        with nesting_limited(self.info):
+            executable = self._build(runtime, lowered.function, self._active(bound))
         spec = Specialisation.of(executable, types, lowered.members)
         self._specs[key] = [*known, spec]
         return spec, bound

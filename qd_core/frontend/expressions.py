@@ -81,7 +81,17 @@ def _slice(ctx: Lowering, node: ast.Slice) -> slice:
 
 @expression(ast.BinOp)
 def _binop(ctx: Lowering, node: ast.BinOp) -> Any:
-    left, right = ctx.expr(node.left), ctx.expr(node.right)
+    """A chain of operators is walked, not recursed into: sums of thousands of terms occur in generated kernels."""
+    chain = [node]
+    while isinstance(chain[-1].left, ast.BinOp):
+        chain.append(chain[-1].left)
+    left = ctx.expr(chain[-1].left)
+    for link in reversed(chain):
+        left = _operation(ctx, link, left, ctx.expr(link.right))
+    return left
+
+
+def _operation(ctx: Lowering, node: ast.BinOp, left: Any, right: Any) -> Any:
     if node.op.__class__ is ast.MatMult:
         from qd_core.frontend.matrices import matmul
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from qd_core import dtypes as dt
 from qd_core.dtypes import DType
-from qd_core.errors import QuadrantsSyntaxError, format_span
+from qd_core.errors import QuadrantsSyntaxError, Span, format_span
 from qd_core.frontend import atomics, containers, expressions, intrinsics, loops, messages, statements
 from qd_core.frontend.annotations import MatrixType, StructType
 from qd_core.frontend.arithmetic import converted
@@ -22,7 +23,7 @@ from qd_core.frontend.statements import block
 from qd_core.frontend.values import describe, flatten
 from qd_core.ir.nodes import ArrayType, Function, Param, Role, Value
 
-__all__ = ["LANGUAGE", "LowerOptions", "Lowered", "kernel_meaning", "lower", "lower_kernel"]
+__all__ = ["LANGUAGE", "LowerOptions", "Lowered", "kernel_meaning", "lower", "lower_kernel", "nesting_limited"]
 
 LANGUAGE = (atomics, containers, expressions, intrinsics, loops, messages, statements)
 """The modules that fill the tables of `qd_core.frontend.context`: importing this one makes the language complete."""
@@ -89,7 +90,8 @@ def lower_kernel(
             parameter.name, value, readonly=f"Kernel argument {parameter.name!r} is immutable in the kernel"
         )
     ctx.scope.push()  # so that locals may hide nothing but end with the kernel
-    block(ctx, info.source.tree.body)
+    with nesting_limited(info, lambda: ctx.builder.span):
+        block(ctx, info.source.tree.body)
     returns = _results(ctx, info)
     ctx.builder.yield_()
     attrs: dict[str, Any] = {"arguments": tuple(p.name for p in info.parameters), **returns.attrs}
@@ -97,6 +99,20 @@ def lower_kernel(
     for text, span in ctx.warnings:
         warnings.warn(f"{text}\n{format_span(span)}", stacklevel=2)
     return Lowered(function, ctx.captured, returns.types, ctx.members)
+
+
+@contextmanager
+def nesting_limited(info: KernelInfo, span: Callable[[], Span | None] = lambda: None) -> Iterator[None]:
+    """Report that Python's stack is too small for a kernel as its author's error; ``span`` tells where."""
+    try:
+        yield
+    except RecursionError as error:
+        raise QuadrantsSyntaxError(
+            f"{info.name!r} is nested too deeply",
+            span=span() or info.span,
+            why="an expression, or functions that call each other, nest deeper than Python's recursion limit",
+            hint="name parts of the expression, or raise the limit with sys.setrecursionlimit",
+        ) from error
 
 
 # -- parameters -------------------------------------------------------------------------------------------------------

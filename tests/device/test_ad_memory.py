@@ -92,7 +92,8 @@ def components(v: V3, y: V3):
 
 
 def test_components_of_elements(device):
-    assert qd.ad.gradcheck(components, [reals(4, 3), zeros(4, 3)])
+    with pytest.raises(NotDifferentiableError, match="overwritten later"):
+        qd.ad.gradcheck(components, [reals(4, 3), zeros(4, 3)])
 
 
 @qd.kernel
