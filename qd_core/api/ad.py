@@ -16,8 +16,9 @@ from qd_core.errors import ArgumentValueError, LaunchError, QuadrantsRuntimeType
 from qd_core.runtime.array import Ndarray
 from qd_core.runtime.context import Runtime, current
 from qd_core.runtime.interop import with_grad
-from qd_core.runtime.tensor import Tensor
 from qd_core.runtime.tape import ERROR, SAVE, Recorder
+from qd_core.runtime.tape_check import TapeCheck
+from qd_core.runtime.tensor import Tensor
 
 __all__ = [
     "FwdMode",
@@ -51,6 +52,9 @@ class Tape:
         What happens when a kernel overwrites values that the derivative of an earlier one needs: ``"save"`` keeps a
         copy, ``"error"`` raises
         `NotDifferentiableError` naming both kernels.
+    grad_check : sequence of arrays
+        Fields or ndarrays of f64 whose gradients are compared with central differences when the block ends: all
+        recorded kernels run again from moved points. `GradientCheckError` when they differ.
 
     Examples
     --------
@@ -64,12 +68,14 @@ class Tape:
         clear_gradients: bool = True,
         validation: bool = False,
         overwrite: str = SAVE,
+        grad_check: Sequence[Any] = (),
     ) -> None:
         if overwrite not in (SAVE, ERROR):
             raise ArgumentValueError(f'overwrite must be "save" or "error", got {overwrite!r}')
         self._loss = _Loss(loss)
         self._clear = clear_gradients
         self._overwrite = ERROR if validation else overwrite
+        self._grad_check = list(grad_check or ())
         self._entered = False
         self._runtime: Runtime | None = None
         self._quiet: Any = None
@@ -84,7 +90,9 @@ class Tape:
         if self._clear:
             clear_field_gradients(runtime)
         self._loss.fill(0)
+        check = TapeCheck(runtime, self._grad_check, self._loss.value) if self._grad_check else None
         self.recorder = runtime.recorder = Recorder(runtime, self._overwrite)
+        self.recorder.check = check
         self._quiet = runtime.interpreted_launches()
         self._quiet.__enter__()
         return self
@@ -97,13 +105,17 @@ class Tape:
         try:
             if kind is None:
                 self.grad()
+                with _not_recording(runtime):
+                    self.recorder.compare()
         finally:
             runtime.recorder = None
+            self.recorder.close()
             self._quiet.__exit__(None, None, None)
 
     def grad(self) -> None:
         """Run the recorded derivatives; done at the end of the block."""
-        self._loss.fill_gradient(1)
+        with _not_recording(current()):
+            self._loss.fill_gradient(1)
         self.recorder.backward()
 
     def insert(self, function: Callable[..., Any], args: Sequence[Any]) -> None:
@@ -135,6 +147,11 @@ class _Loss:
             self.loss.detach().fill_(value)
         else:
             self.loss.fill(value)
+
+    def value(self) -> float:
+        """The loss as it is."""
+        holder = self.loss.detach() if hasattr(self.loss, "numel") else self.loss.to_numpy()
+        return float(holder.reshape(-1)[0])
 
     def fill_gradient(self, value: float) -> None:
         """Set its gradient."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qd_core.api.specialize import BoundKernel
 from qd_core.autodiff.check import Agreement, compare, in_double
 from qd_core.autodiff.forward import forward
 from qd_core.autodiff.reverse import reverse
@@ -116,6 +117,8 @@ def gradcheck(
     NotDifferentiableError
         The kernel cannot be differentiated.
     """
+    if isinstance(kernel, BoundKernel):
+        kernel, args = kernel.func, (*kernel.args, *args)
     function, bound = kernel.lowered(args)
     point = _Point(current(), function, bound.scalars, dict(bound.sources))
     wanted = bound.differentiable or set(point.values)
@@ -212,6 +215,7 @@ class _Point:
         finally:
             for put_back in restore:
                 put_back()
+                put_back.drop()
         return more
 
     def beyond(self, mode: str, errors: Mapping[str, float], tolerance: float | None) -> list[str]:

@@ -5,7 +5,6 @@ Which device that is, only the active backend knows: it adopts the tensor, or th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from qd_core.backend.contract import BufferRef, HostSpan
@@ -76,13 +75,13 @@ class ExchangeSource:
         """Where the memory lies."""
         return ("device", self.view_of.address, self.view_of.address + self.view_of.nbytes)
 
-    def save(self, runtime: Runtime) -> Callable[[], None]:
+    def save(self, runtime: Runtime) -> SavedContents:
         """Copy the contents; calling the result puts them back."""
-        from qd_core.runtime.interop import save_memory
+        from qd_core.runtime.interop import Saved
 
         view = self.view(runtime)
         assert view is not None
-        return save_memory(runtime, view.ref)
+        return Saved(runtime, view.ref)
 
     def check(self, *, written: bool, path: str) -> None:
         """Nothing more to refuse: libraries do not export what must not be written."""

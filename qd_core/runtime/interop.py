@@ -8,7 +8,6 @@ it, back. Nothing here knows what a source is for.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -50,7 +49,7 @@ class ArraySource(Protocol):
         """Where the memory lies, to find out whether two arrays share it."""
         ...
 
-    def save(self, runtime: Runtime) -> Callable[[], None]:
+    def save(self, runtime: Runtime) -> SavedContents:
         """Copy the contents; calling the result puts them back."""
         ...
 
@@ -97,8 +96,8 @@ class NdarraySource:
         start = shared.address if shared is not None else int(runtime.device.address(ref))
         return ("host" if shared is not None else "device", start, start + ref.nbytes)
 
-    def save(self, runtime: Runtime) -> Callable[[], None]:
-        return save_memory(runtime, self.array.view_on(runtime).ref)
+    def save(self, runtime: Runtime) -> SavedContents:
+        return Saved(runtime, self.array.view_on(runtime).ref)
 
     def check(self, *, written: bool, path: str) -> None:
         self.array._check()
@@ -151,9 +150,8 @@ class HostSource:
     def place(self, runtime: Runtime) -> Place:
         return ("host", *byte_bounds(self.array))
 
-    def save(self, runtime: Runtime) -> Callable[[], None]:
-        contents = self.array.copy()
-        return lambda: np.copyto(self.array, contents)
+    def save(self, runtime: Runtime) -> SavedContents:
+        return SavedHost(self.array)
 
     def check(self, *, written: bool, path: str) -> None:
         """Refuse what the kernel cannot use, naming the parameter."""
@@ -188,17 +186,53 @@ class HostSource:
         return None
 
 
-def save_memory(runtime: Runtime, ref: BufferRef) -> Callable[[], None]:
-    """Copy device memory within the device; calling the result puts it back and frees the copy."""
-    device, stream = runtime.device, runtime.device.default_stream
-    copy = BufferRef(device.allocate(ref.nbytes), 0, ref.nbytes)
-    stream.copy(copy, ref)
+class Saved:
+    """A copy of device memory on the device; calling it puts the contents back. The copy is freed by `drop`, or with it."""
 
-    def restore() -> None:
-        stream.copy(ref, copy)
-        device.free(copy.buffer, after=stream)
+    def __init__(self, runtime: Runtime, ref: BufferRef) -> None:
+        self._runtime, self._ref = runtime, ref
+        self._copy: BufferRef | None = BufferRef(runtime.device.allocate(ref.nbytes), 0, ref.nbytes)
+        runtime.device.default_stream.copy(self._copy, ref)
 
-    return restore
+    def __call__(self) -> None:
+        assert self._copy is not None
+        self._runtime.device.default_stream.copy(self._ref, self._copy)
+
+    def drop(self) -> None:
+        """Free the copy."""
+        copy, self._copy = self._copy, None
+        if copy is not None and not self._runtime.closed:
+            self._runtime.device.free(copy.buffer, after=self._runtime.device.default_stream)
+
+    def __del__(self) -> None:
+        if getattr(self, "_copy", None) is not None:
+            self.drop()
+
+
+class SavedHost:
+    """A copy of a host array; calling it puts the contents back."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array, self._contents = array, array.copy()
+
+    def __call__(self) -> None:
+        np.copyto(self._array, self._contents)
+
+    def drop(self) -> None:
+        """Forget the copy."""
+        self._contents = self._array
+
+
+class SavedContents(Protocol):
+    """Contents of an array at some moment."""
+
+    def __call__(self) -> None:
+        """Put them back; any number of times."""
+        ...
+
+    def drop(self) -> None:
+        """Free the copy."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ the final ones. With ``overwrite="error"`` it raises instead, naming both kernel
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,8 +20,9 @@ from qd_core.autodiff.hulls import Box, Touched, merge, overlap, touched
 from qd_core.errors import NotDifferentiableError
 from qd_core.runtime.array import Ndarray
 from qd_core.runtime.context import Runtime
-from qd_core.runtime.interop import ArraySource, NdarraySource, Place
+from qd_core.runtime.interop import ArraySource, NdarraySource, Place, SavedContents
 from qd_core.runtime.launch import Executable
+from qd_core.runtime.tape_check import TapeCheck
 
 __all__ = ["Call", "Recorder"]
 
@@ -40,7 +42,12 @@ class _Entry:
     """One recorded step: how to go backwards over it, and what to put back afterwards."""
 
     backward: Callable[[], None]
-    restore: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    restore: list[SavedContents] = field(default_factory=list["SavedContents"])
+
+    def drop(self) -> None:
+        """Free what was saved."""
+        while self.restore:
+            self.restore.pop().drop()
 
 
 @dataclass(slots=True)
@@ -68,6 +75,7 @@ class Recorder:
         self._needs: dict[Place, _Need] = {}
         self._final: dict[Place, ArraySource] = {}
         self._replaying = False
+        self.check: TapeCheck | None = None
 
     # -- recording ------------------------------------------------------------------------------------------------
     def launch(self, call: Call, reverse: Call | None, backward: Callable[[], None]) -> Any:
@@ -79,6 +87,9 @@ class Recorder:
         for path, boxes in writes.items():
             if path in call.sources:
                 self._protect(call.sources[path], boxes, entry, call.executable)
+        if self.check is not None:
+            again = functools.partial(call.executable.launch, call.scalars, call.sources)
+            self.check.launched(again, [call.sources[path] for path in writes if path in call.sources])
         result = call.executable.launch(call.scalars, call.sources)
         self._entries.append(entry)
         if reverse is not None:
@@ -88,6 +99,8 @@ class Recorder:
     def step(self, backward: Callable[[], None]) -> None:
         """Record a step that is no launch: a replaced Python function."""
         if not self._replaying:
+            if self.check is not None:
+                self.check.refuse("a function is replaced")
             self._entries.append(_Entry(backward))
 
     def host_write(
@@ -99,6 +112,8 @@ class Recorder:
         """
         if self._replaying:
             return
+        if self.check is not None:
+            self.check.refuse("the host writes an array")
 
         def backward() -> None:
             if clear is not None:
@@ -154,6 +169,18 @@ class Recorder:
             callers=() if reader.span is None else (reader.span,),
         )
 
+    def compare(self) -> None:
+        """Check the gradients, if that was asked for."""
+        if self.check is not None:
+            self.check.compare()
+
+    def close(self) -> None:
+        """Free what was saved and not used."""
+        for entry in self._entries:
+            entry.drop()
+        if self.check is not None:
+            self.check.close()
+
     # -- going backwards ------------------------------------------------------------------------------------------
     def backward(self) -> None:
         """Run the derivatives in reverse order, with arrays as each launch left them; final contents are put back."""
@@ -164,9 +191,11 @@ class Recorder:
                 entry.backward()
                 for restore in entry.restore:
                     restore()
+                entry.drop()
         finally:
             for restore in final:
                 restore()
+                restore.drop()
             self._replaying = False
 
 
