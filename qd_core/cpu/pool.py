@@ -28,7 +28,16 @@ from collections.abc import Callable
 
 from qd_core.codegen.jit import LoadedObject, process_jit
 from qd_core.cpu.arena_ir import WORKER, WORKER_NBYTES
-from qd_core.cpu.pool_ir import CONTEXT, CONTEXT_NBYTES, POOL, POOL_NBYTES, PTHREAD_SYMBOLS, SYMBOLS, pool_ir
+from qd_core.cpu.pool_ir import (
+    CONTEXT,
+    CONTEXT_NBYTES,
+    POOL,
+    POOL_NBYTES,
+    PTHREAD_SYMBOLS,
+    SLOT_NBYTES,
+    SYMBOLS,
+    pool_ir,
+)
 
 MAX_THREADS = 256
 STACK_NBYTES = 16 << 20
@@ -198,7 +207,8 @@ class _Memory:
     """The structures that workers share, in one aligned allocation that is never freed (the pool is not either)."""
 
     def __init__(self) -> None:
-        parts = (POOL_NBYTES, CONTEXT_NBYTES, _OPAQUE_NBYTES, _OPAQUE_NBYTES, WORKER_NBYTES * MAX_THREADS)
+        each = (WORKER_NBYTES + SLOT_NBYTES) * MAX_THREADS
+        parts = (POOL_NBYTES, CONTEXT_NBYTES, _OPAQUE_NBYTES, _OPAQUE_NBYTES, each)
         self._raw = ctypes.create_string_buffer(sum(parts) + _ALIGNMENT)
         self.pool = -(-ctypes.addressof(self._raw) // _ALIGNMENT) * _ALIGNMENT
         self.context = self.pool + POOL_NBYTES
@@ -221,6 +231,7 @@ class _Memory:
         _word(self.context + CONTEXT["run"]).value = run
         _word(self.context + CONTEXT["pool"]).value = self.pool
         self.write("workers", self._workers)
+        self.write("slots", self._workers + MAX_THREADS * WORKER_NBYTES)
         for index in range(MAX_THREADS):
             worker = self._workers + index * WORKER_NBYTES
             for name, value in (("worker_index", index), ("arena_grow", grow), ("pool", self.pool)):

@@ -13,7 +13,7 @@ the speed of reading, with less rounding, and the same in every run.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from qd_core import dtypes as dt
@@ -24,6 +24,7 @@ from qd_core.codegen.llvm.memory import from_memory, place, pointer, to_memory
 from qd_core.codegen.llvm.privates import private_arrays
 from qd_core.codegen.llvm.survey import Survey
 from qd_core.codegen.llvm.types import LLVM, MEMORY
+from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Arg, Node, Param, Value
 
 __all__ = ["Ownership", "Totals"]
@@ -112,19 +113,23 @@ class Ownership:
         return None
 
     def _total(self, nodes: list[Node]) -> bool:
-        """Keep the atomics whose element no iteration chooses, where all atomics of the array are of one kind."""
-        kinds = {n.attrs["kind"] for n in nodes}
-        if len(kinds) != 1 or "exchange" in kinds:
-            return False
+        """Keep the atomics whose element no iteration chooses, where all on one element are surely of one kind."""
         if any(self._axis(v) != "fixed" for n in nodes for v in n.operands[1:-1]):
             return False
         groups: dict[tuple[Value, ...], list[Node]] = defaultdict(list)
         for node in nodes:
             groups[node.operands[:-1]].append(node)
-        if len(self.totals) + len(groups) > _MAX_TOTALS:
+        kinds = [{n.attrs["kind"] for n in group} for group in groups.values()]
+        single = len(set[str]().union(*kinds)) == 1 or (_constant(groups) and all(len(k) == 1 for k in kinds))
+        if not single or {"exchange"} in kinds or len(self.totals) + len(groups) > _MAX_TOTALS:
             return False
         self.totals |= groups
         return True
+
+
+def _constant(places: Iterable[tuple[Value, ...]]) -> bool:
+    """Whether places of one array have constant indices: different tuples are different elements then."""
+    return all(constant_of(v) is not None for _, *indices in places for v in indices)
 
 
 class Totals:
