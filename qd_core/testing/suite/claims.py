@@ -17,6 +17,7 @@ from qd_core.ir.nodes import Function, Value
 from qd_core.testing.compare import agree, run, unchecked
 from qd_core.testing.device import DeviceUnderTest
 from qd_core.testing.kernels import array, parallel
+from qd_core.testing.plugin import in_slice
 from qd_core.testing.suite.atomics import PAIRS, arguments, kernel
 
 __all__ = [
@@ -55,6 +56,7 @@ def works(device: DeviceUnderTest, function: Function, given: dict[str, Any]) ->
     return True
 
 
+@in_slice("smoke")
 def test_claimed_features_are_known(device: DeviceUnderTest) -> None:
     """Every feature has a sentence that says what it claims."""
     unknown = device.capabilities.features - feature_names().keys()

@@ -17,7 +17,7 @@ from qd_core.ir.nodes import Function, Param, Region, Value
 from qd_core.testing.compare import agree
 from qd_core.testing.device import DeviceUnderTest
 from qd_core.testing.kernels import array, parallel
-from qd_core.testing.plugin import requires
+from qd_core.testing.plugin import in_slice, requires
 
 __all__ = [
     "test_atomics_in_loops",
@@ -75,6 +75,7 @@ def over(y: Param, *inputs: Param, write: Callable[[Builder, Value], Value]) -> 
     return parallel([*inputs, y], lambda b: b.extent(y, 0), lambda b, i: b.store(y, [i], write(b, i)))
 
 
+@in_slice("smoke")
 def test_branches(device: DeviceUnderTest) -> None:
     """Lanes take different sides, nested; the side not taken neither stores nor loads."""
     x, y, z = array(dt.i32, "x"), array(dt.i32, "y"), array(dt.i32, "z")
@@ -103,6 +104,7 @@ def test_branches(device: DeviceUnderTest) -> None:
     )
 
 
+@in_slice("smoke")
 @pytest.mark.parametrize("reverse", [False, True])
 def test_loops(device: DeviceUnderTest, reverse: bool) -> None:
     """Bounds that differ between lanes, empty ones among them; nested loops with carried values, up and down."""
@@ -179,6 +181,7 @@ def test_unbounded_loops(device: DeviceUnderTest) -> None:
     agree(device, over(y, x, write=write), {"x": np.arange(1, N + 1), "y": np.zeros(N, np.int32)})
 
 
+@in_slice("smoke")
 @pytest.mark.parametrize("shape", [(3, 5), (2, 3, 4), (1, 1, 1), (5, 0, 2), (300, 7)], ids=str)
 def test_many_axes(device: DeviceUnderTest, shape: tuple[int, ...]) -> None:
     """Two and three axes; each place is visited once, with its own indices."""

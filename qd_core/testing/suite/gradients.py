@@ -11,7 +11,7 @@ import pytest
 import qd_core as qd
 from qd_core.testing.compare import run_kernel
 from qd_core.testing.device import DeviceUnderTest
-from qd_core.testing.plugin import requires
+from qd_core.testing.plugin import in_slice, requires
 
 __all__ = [
     "test_gradients_of_arithmetic",
@@ -106,6 +106,7 @@ def both_ways(kernel: Any, *args: Any) -> None:
     run_kernel(kernel.grad, *args)
 
 
+@in_slice("smoke")
 def test_gradients_of_arithmetic(device: DeviceUnderTest) -> None:
     """The chain rule, on an odd number of iterations; and the formula itself."""
     x, y = pair(data(101)), pair(np.zeros(101, np.float32), 1.0)

@@ -16,6 +16,7 @@ import pytest
 import qd_core as qd
 from qd_core.testing.compare import run_kernel
 from qd_core.testing.device import DeviceUnderTest
+from qd_core.testing.plugin import in_slice
 
 __all__ = [
     "test_aliased_arguments",
@@ -178,6 +179,7 @@ def summary(x: F1) -> qd.types.vector(3, qd.f32):
 
 
 # -- tests ----------------------------------------------------------------------------------------------------------
+@in_slice("smoke")
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_and_sizes(device: DeviceUnderTest, kind: str, grad: bool) -> None:
@@ -186,6 +188,7 @@ def test_kinds_and_sizes(device: DeviceUnderTest, kind: str, grad: bool) -> None
         twice(access, *four(KINDS[kind], count, grad), 1.5)
 
 
+@in_slice("smoke")
 @pytest.mark.parametrize("kind", KINDS)
 def test_reverse_kinds_and_sizes(device: DeviceUnderTest, kind: str) -> None:
     """Reverse launches add to the gradients of what was read and clear those of what was overwritten."""

@@ -11,7 +11,7 @@ import pytest
 
 from qd_core.backend.contract import Buffer, BufferRef, HostSpan
 from qd_core.testing.device import DeviceUnderTest
-from qd_core.testing.plugin import requires
+from qd_core.testing.plugin import in_slice, requires
 
 __all__ = [
     "test_addresses_keep_the_alignment",
@@ -63,6 +63,7 @@ def numbers(count: int) -> Array:
     return (np.arange(count) * 37 % 251).astype(np.uint8)
 
 
+@in_slice("smoke")
 def test_probing_says_what_is_there(device: DeviceUnderTest) -> None:
     """`probe`, `targets` and `devices` answer without raising and agree with the open device."""
     backend = device.runtime.backend
@@ -98,6 +99,7 @@ def test_addresses_of_parts_are_offsets(device: DeviceUnderTest) -> None:
         assert abs(first - second) >= 100, "two live buffers overlap"
 
 
+@in_slice("smoke")
 @pytest.mark.parametrize("nbytes", [1, 3, 4, 255, 4096, 1_000_003])
 def test_copies_of_parts(device: DeviceUnderTest, nbytes: int) -> None:
     """What is copied in comes out, and what is beside it stays."""
@@ -143,6 +145,7 @@ def test_copying_within_the_device(device: DeviceUnderTest) -> None:
         assert set(get(device, BufferRef(b, 30, 34)).tolist()) == {1}
 
 
+@in_slice("smoke")
 @pytest.mark.parametrize("pattern", [b"\0", b"\x7f", b"\1\2", b"\1\2\3\4", b"\1\2\3\4\5\6\7\x08"], ids=len)
 def test_fills_of_every_pattern(device: DeviceUnderTest, pattern: bytes) -> None:
     """`fill` repeats a pattern over a part and leaves the rest."""

@@ -12,7 +12,7 @@ import pytest
 import qd_core as qd
 from qd_core.errors import QuadrantsAssertionError, QuadrantsRuntimeError
 from qd_core.testing.device import DeviceUnderTest
-from qd_core.testing.plugin import requires
+from qd_core.testing.plugin import in_slice, requires
 
 __all__ = [
     "test_a_failed_assertion_names_kernel_line_and_values",
@@ -79,6 +79,7 @@ def numbers(*values: int) -> Any:
     return np.array(values, np.int32)
 
 
+@in_slice("smoke")
 @requires("log.records")
 def test_prints_arrive_once_and_formatted(device: DeviceUnderTest, capfd: pytest.CaptureFixture[str]) -> None:
     """Each print is one piece of text; parallel ones come in any order."""
@@ -107,6 +108,7 @@ def test_messages_beyond_the_log_are_counted(device: DeviceUnderTest, capfd: pyt
     assert int(dropped[1]) + len(lines) == count
 
 
+@in_slice("smoke")
 @requires("log.records")
 @pytest.mark.qd_options(debug=True)
 def test_a_failed_assertion_names_kernel_line_and_values(device: DeviceUnderTest) -> None:
