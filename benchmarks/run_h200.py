@@ -77,8 +77,20 @@ def steps(bench: Path, out: Path) -> Iterator[Step]:
     yield Step("smoke", "smoke", [sys.executable, str(ROOT / "benchmarks" / "h200_smoke.py")])
     yield from speed_steps(bench)
     yield from agree_steps(bench)
-    kit = [sys.executable, "-m", "pytest", "-q", "-n", "12", "--qd-backend", "cuda", "--qd-require", "cuda", "--maxfail=80"]
-    kit += ["-p", "no:cacheprovider", "--no-header", "--tb=short", "tests/device"]
+    kit = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "12",
+        "--qd-backend",
+        "cuda",
+        "--qd-require",
+        "cuda",
+        "--maxfail=80",
+    ]
+    kit += ["-p", "no:cacheprovider", "-p", "no:benchmark", "--no-header", "--tb=short", "tests/device"]
     yield Step("kit", "kit", kit, timeout_s=400)
 
 
@@ -103,13 +115,23 @@ def run(step: Step, env: dict[str, str], left_s: float, out: Path) -> dict[str, 
     begin = time.perf_counter()
     try:
         done = subprocess.run(
-            step.command, env={**env, **step.env}, cwd=ROOT, capture_output=True, text=True, timeout=min(step.timeout_s, left_s)
+            step.command,
+            env={**env, **step.env},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=min(step.timeout_s, left_s),
         )
         code, output = done.returncode, done.stdout + done.stderr
     except subprocess.TimeoutExpired as error:
         code, output = -1, ((error.stdout or b"") + (error.stderr or b"")).decode(errors="replace")
     (out / f"{step.name}.log").write_text(output)
-    record: dict[str, object] = {"step": step.name, "group": step.group, "status": code, "wall_s": round(time.perf_counter() - begin, 2)}
+    record: dict[str, object] = {
+        "step": step.name,
+        "group": step.group,
+        "status": code,
+        "wall_s": round(time.perf_counter() - begin, 2),
+    }
     for line in output.splitlines():
         if line.startswith("{"):
             try:
@@ -149,7 +171,9 @@ def main() -> None:
     logs = Path(tempfile.mkdtemp())
     with tempfile.TemporaryDirectory() as folder:
         entry_points(Path(folder))
-        path = os.pathsep.join([folder, str(ROOT), str(ROOT / "backends" / "qd_cuda"), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join(
+            [folder, str(ROOT), str(ROOT / "backends" / "qd_cuda"), os.environ.get("PYTHONPATH", "")]
+        )
         env = {**os.environ, "PYTHONPATH": path, "QD_CACHE_DIR": str(logs / "cache"), "QD_LOG_LEVEL": "error"}
         for step in steps(args.bench, args.out):
             left = deadline - time.perf_counter()
