@@ -216,11 +216,15 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class NativeEntry:
-    """A C function ``i32 f(void *context, i64 *words, i64 *extents, void *stream)``, alive as long as ``owner``."""
+    """A C function ``i32 f(void *context, i64 *words, i64 *extents, void *stream)``, alive as long as ``owner``.
+
+    ``brief``: it only enqueues, and is called with the interpreter's lock held however much work there is.
+    """
 
     function: int
     context: int
     owner: object
+    brief: bool = False
 
 
 @dataclass(slots=True)

@@ -127,7 +127,7 @@ def _plan(
         tasks=_tasks(executable),
         variants=variants,
         # A launch that uses buffers of the executable must not meet another one: it keeps the interpreter's lock.
-        **({"release": NEVER} if exclusive else {}),
+        **({"release": NEVER} if exclusive or _is_brief(executable) else {}),
         log=_log(executable),
         after=executable.finish,
         **_result(executable),
@@ -151,6 +151,12 @@ def _variants(executable: Executable, disjoint: bool | None) -> tuple[Variant, .
         needed = guards if disjoint is None else frozenset[str]()
         variants.append(Variant(entry.function, entry.context, needed, entry.owner))
     return tuple(variants)
+
+
+def _is_brief(executable: Executable) -> bool:
+    """Whether an entry only enqueues work and counts on the interpreter's lock."""
+    entries = [module.native() for module in executable.modules.values()]
+    return any(entry is not None and entry.brief for entry in entries)
 
 
 def _disjoint(executable: Executable, constants: Mapping[str, ArrayView]) -> bool:

@@ -10,6 +10,7 @@ from qd_vulkan import binding as vk
 
 if TYPE_CHECKING:
     from qd_vulkan.loader import Table
+    from qd_vulkan.native import StreamTable
 
 __all__ = ["Commands"]
 
@@ -28,11 +29,14 @@ class Commands:
     ----------
     submitted, completed : int
         Last value submitted, and last one known to be done.
+    table : StreamTable or None
+        Words through which native launches find the open command buffer.
     """
 
     def __init__(self, functions: Table, device: int, queue: int, family: int) -> None:
         self.f, self.device, self.queue = functions, device, queue
         self.submitted = self.completed = 0
+        self.table: StreamTable | None = None
         self._recording = 0
         self._flying: deque[tuple[int, int]] = deque()
         pool, semaphore = ctypes.c_uint64(), ctypes.c_uint64()
@@ -43,7 +47,7 @@ class Commands:
         functions.CreateSemaphore(device, ctypes.byref(create), None, ctypes.byref(semaphore))
         self.pool, self.semaphore = pool.value, semaphore.value
         self._begin = vk.make(vk.CommandBufferBeginInfo, flags=vk.ONE_TIME_SUBMIT)
-        self._between = vk.make(
+        self.between = vk.make(
             vk.MemoryBarrier, srcAccessMask=_WRITES, dstAccessMask=vk.ACCESS_MEMORY_READ | vk.ACCESS_MEMORY_WRITE
         )
         self._to_host = vk.make(vk.MemoryBarrier, srcAccessMask=_WRITES, dstAccessMask=vk.ACCESS_HOST_READ)
@@ -74,7 +78,7 @@ class Commands:
     def barrier(self) -> None:
         """Let later commands see what earlier ones wrote, and write where earlier ones read."""
         self.f.CmdPipelineBarrier(
-            self.recording(), _DEVICE_STAGES, _DEVICE_STAGES, 0, 1, ctypes.byref(self._between), 0, None, 0, None
+            self.recording(), _DEVICE_STAGES, _DEVICE_STAGES, 0, 1, ctypes.byref(self.between), 0, None, 0, None
         )
 
     def flush(self) -> None:
@@ -87,10 +91,12 @@ class Commands:
         )
         # Commands of the next submission run after this one: submissions only order their starts.
         f.CmdPipelineBarrier(
-            commands, _DEVICE_STAGES, _DEVICE_STAGES, 0, 1, ctypes.byref(self._between), 0, None, 0, None
+            commands, _DEVICE_STAGES, _DEVICE_STAGES, 0, 1, ctypes.byref(self.between), 0, None, 0, None
         )
         f.EndCommandBuffer(commands)
         self._recording = 0
+        if self.table is not None:
+            self.table.close()
         value, handle, semaphore = (
             ctypes.c_uint64(self.submitted + 1),
             ctypes.c_void_p(commands),

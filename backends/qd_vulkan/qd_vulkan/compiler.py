@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
 
 from qd_core.backend.contract import ArgumentABI, Artifact, CompileOptions, Compiler, Target, TaskEntry
 from qd_core.codegen.spirv.expand import expand_real_remainders
@@ -22,7 +25,17 @@ from qd_vulkan.facts import spirv_target
 __all__ = ["FORMAT", "Code", "VulkanCompiler", "pack", "unpack"]
 
 FORMAT = "qd-spirv-1"
-_EMITTER_VERSION = 1
+
+
+@lru_cache(maxsize=1)
+def _generator_digest() -> str:
+    """Digest of the generator's own source: code that another version of it made is never taken from a cache."""
+    digest = hashlib.sha256()
+    for package in ("qd_core.codegen.spirv", "qd_vulkan"):
+        for file in sorted(resources.files(package).iterdir(), key=lambda f: f.name):
+            if file.name.endswith(".py"):
+                digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 class VulkanCompiler(Compiler):
@@ -40,8 +53,8 @@ class VulkanCompiler(Compiler):
         self.abi = ArgumentABI("address", 8 * self.spirv.push_words, lanes, self.spirv.max_group)
 
     def identity(self) -> str:
-        """Format, emitter and all features of the target."""
-        return f"{FORMAT} emitter {_EMITTER_VERSION} {self.target.name} {' '.join(self.target.features)}"
+        """Format, generator and all features of the target."""
+        return f"{FORMAT} {_generator_digest()} {self.target.name} {' '.join(self.target.features)}"
 
     def pipeline(self) -> Sequence[Callable[[Program], Program]]:
         """Elementary functions become IR: a driver's own may be off by far more than their bounds, and f64 has none."""
@@ -88,13 +101,14 @@ class Code:
     extents: int
     inline: bool
     pooled: bool
+    host_reads: bool
     leaves: tuple[int, ...]
     tasks: tuple[TaskCode, ...]
 
 
 def pack(code: Code) -> bytes:
     """Write a blob: the length of a header in JSON, the header, the modules."""
-    head = {f: getattr(code, f) for f in ("words", "extents", "inline", "pooled", "leaves")}
+    head = {f: getattr(code, f) for f in ("words", "extents", "inline", "pooled", "host_reads", "leaves")}
     head["tasks"] = [[len(t.binary), t.form, t.group, t.pooled] for t in code.tasks]
     text = json.dumps(head).encode()
     return struct.pack("<I", len(text)) + text + b"".join(t.binary for t in code.tasks)
@@ -104,7 +118,8 @@ def _code(program: Program, layout: ArgumentLayout, tasks: Sequence[TaskCode]) -
     arrays = [isinstance(p.type, ArrayType) for p in program.params]
     leaves = tuple(sum(arrays[:n]) if array else -1 for n, array in enumerate(arrays))
     extents = sum(len(t.extents) for t in program.tasks)
-    return Code(layout.extents, extents, layout.inline, layout.pool is not None, leaves, tuple(tasks))
+    host_reads = bool(program.sites) or any(p.role is Role.RESULT for p in program.params)
+    return Code(layout.extents, extents, layout.inline, layout.pool is not None, host_reads, leaves, tuple(tasks))
 
 
 def unpack(artifact: Artifact) -> Code:
@@ -119,4 +134,12 @@ def unpack(artifact: Artifact) -> Code:
     for nbytes, form, group, pooled in head["tasks"]:
         tasks.append(TaskCode(artifact.blob[at : at + nbytes], form, group, pooled))
         at += nbytes
-    return Code(head["words"], head["extents"], head["inline"], head["pooled"], tuple(head["leaves"]), tuple(tasks))
+    return Code(
+        head["words"],
+        head["extents"],
+        head["inline"],
+        head["pooled"],
+        head["host_reads"],
+        tuple(head["leaves"]),
+        tuple(tasks),
+    )

@@ -159,10 +159,12 @@ class VulkanDevice(Device):
         with self.lock:
             if self.closed:
                 raise ClosedError(f"the device {self.info.name!r} was closed")
+            stream = self.default_stream
             try:
-                yield
+                with stream.held():
+                    yield
             except VulkanError as error:
-                raise self.default_stream.fault(f"{what}{f' of {kernel}' if kernel else ''}", error) from error
+                raise stream.fault(f"{what}{f' of {kernel}' if kernel else ''}", error) from error
 
     def place(self, ref: BufferRef) -> Allocation:
         """Return the memory of a buffer; `DeviceFault` for a freed one or another device's."""

@@ -6,18 +6,22 @@ import ctypes
 import math
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from qd_core.backend.contract import Access, Artifact, Launch, Module
+from qd_core.backend.contract import Access, Artifact, Launch, Module, NativeEntry
 from qd_core.errors import LaunchError
 from qd_vulkan import binding as vk
 from qd_vulkan.compiler import Code, unpack
 from qd_vulkan.hazards import Touch
+from qd_vulkan.native import KERNEL, native_entry
 
 if TYPE_CHECKING:
     from qd_vulkan.device import VulkanDevice
 
 __all__ = ["VulkanModule", "argument_bytes", "grids"]
+
+BATCH = 64
+"""Launches and copies in a command buffer before it is submitted."""
 
 RESIDENT_GROUPS = 256
 """Groups of a task whose number of iterations only the device knows, or which needs the pool of private memory."""
@@ -42,8 +46,26 @@ class VulkanModule(Module):
         self.code = unpack(artifact)
         self.pipelines = [self._pipeline(task.binary) for task in self.code.tasks]
         leaves = self.code.leaves
+        self.name = ""
+        self._entry: NativeEntry | None = None
+        self._table: Any = None
         self._used = {leaves[p] for task in artifact.tasks for p in task.uses}
         self._written = {leaves[p] for task in artifact.tasks for p in task.writes}
+
+    def native(self) -> NativeEntry | None:
+        """Return the C entry; None for kernels whose messages or results the host reads after each launch."""
+        if self.code.host_reads:
+            return None
+        if self._entry is None:
+            with self.device.guard("native launches"):
+                self._entry, self._table = native_entry(self, BATCH, RESIDENT_GROUPS)
+        return self._entry
+
+    def take_launched(self) -> bool:
+        """Whether the entry was used since the last call."""
+        position = KERNEL.index("launched")
+        was, self._table[position] = bool(self._table[position]), 0
+        return was
 
     def _pipeline(self, binary: bytes) -> int:
         f, device = self.device.f, self.device.handle
@@ -77,9 +99,9 @@ class VulkanModule(Module):
         return result
 
 
-def argument_bytes(code: Code, launch: Launch, pool: bytes) -> bytes:
+def argument_bytes(code: Code, words: bytes, extents: Sequence[int], pool: bytes) -> bytes:
     """Return the words of a launch in the order of `ArgumentLayout`: core's, the extents, the pool's."""
-    return launch.words.tobytes()[: 8 * code.words] + struct.pack(f"<{code.extents}q", *launch.extents) + pool
+    return words[: 8 * code.words] + struct.pack(f"<{code.extents}q", *extents) + pool
 
 
 def grids(artifact: Artifact, code: Code, extents: Sequence[int]) -> list[tuple[int, int]]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from qd_core.backend.contract import BufferRef, Event, HostSpan, Launch, Module, Stream
 from qd_core.errors import DeviceFault, LaunchError
 from qd_vulkan import binding as vk
 from qd_vulkan.hazards import Hazards, Touch
 from qd_vulkan.loader import VulkanError
-from qd_vulkan.module import argument_bytes, grids
+from qd_vulkan.module import BATCH, argument_bytes, grids
+from qd_vulkan.native import StreamTable
 
 if TYPE_CHECKING:
     from qd_vulkan.device import VulkanDevice
@@ -20,13 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["VulkanEvent", "VulkanStream"]
 
-BATCH = 64
-"""Launches and copies in a command buffer before it is submitted."""
-
 _UPDATE_NBYTES = 65536
-_NAMES = 64
+_NATIVE_NBYTES = 65536
+"""Part of the ring of arguments that native launches fill by themselves."""
 
-F = TypeVar("F", bound=Callable[..., Any])
+_NAMES = 64
 
 
 class VulkanEvent(Event):
@@ -53,8 +53,11 @@ class VulkanStream(Stream):
         self.device = device
         self.commands, self.hazards = device.commands, Hazards()
         self.names: list[str] = []
+        self.table: StreamTable | None = None
+        self.deferred: Exception | None = None
         self._recorded = 0
         self._touched: set[int] = set()
+        self._any_touched = False
 
     # -- launches
     # -------------------------------------------------------------------------------------------------------
@@ -67,15 +70,22 @@ class VulkanStream(Stream):
         touches = module.touches(launch)
         if module.code.pooled:
             touches.append((0, 0, 1, True))
-        words = argument_bytes(module.code, launch, self.device.pool.words() if module.code.pooled else b"")
-        if not module.code.inline:
-            words = self._indirect(words)
         self._order(touches)
+        module.name = launch.name
         self._remember(launch.name)
+        self._record(module, launch.words.tobytes(), launch.extents)
+        self._done(touches)
+
+    def _record(self, module: VulkanModule, words: bytes, extents: Sequence[int]) -> None:
+        """Record the commands of a launch, barriers between its tasks included."""
+        block = argument_bytes(module.code, words, extents, self.device.pool.words() if module.code.pooled else b"")
+        if not module.code.inline:
+            block = self._indirect(block)
         f, commands, device = self.device.f, self.commands.recording(), self.device
-        f.CmdPushConstants(commands, device.layout, vk.STAGE_COMPUTE, 0, len(words), words) if words else None
+        if block:
+            f.CmdPushConstants(commands, device.layout, vk.STAGE_COMPUTE, 0, len(block), block)
         first = True
-        for pipeline, (x, y) in zip(module.pipelines, grids(module.artifact, module.code, launch.extents), strict=True):
+        for pipeline, (x, y) in zip(module.pipelines, grids(module.artifact, module.code, extents), strict=True):
             if x == 0:
                 continue
             if not first:
@@ -83,7 +93,76 @@ class VulkanStream(Stream):
             first = False
             f.CmdBindPipeline(commands, vk.BIND_COMPUTE, pipeline)
             f.CmdDispatch(commands, x, y, 1)
-        self._done(touches)
+
+    # -- native launches
+    def native_table(self) -> StreamTable:
+        """Return the words that native launches use, made at the first call."""
+        if self.table is None:
+            self.table = self.commands.table = StreamTable(self)
+        return self.table
+
+    def record_from_native(self, context: int, words: int, extents: int) -> int:
+        """Record a launch that the native entry could not, and open a command buffer for the next.
+
+        Returns 0, or 1 for an error, which the next call that comes from Python raises.
+        """
+        assert self.table is not None
+        module = self.table.kernels[context]
+        code = module.code
+        try:
+            with self.device.guard("a launch", module.name):
+                self._remember(module.name)
+                counts = [ctypes.c_int64.from_address(extents + 8 * n).value for n in range(code.extents)]
+                self._order_all()
+                self._record(module, ctypes.string_at(words, 8 * code.words), counts)
+                self._recorded += 1
+                if self._recorded >= BATCH:
+                    self._flush()
+                self._offer(inline=code.inline)
+        except Exception as error:
+            self.deferred = error
+            return 1
+        return 0
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Keep native launches out while Python uses the queue, and raise what one of them could not."""
+        table, error = self.table, self.deferred
+        self.deferred = None
+        if error is not None:
+            raise error
+        if table is None:
+            yield
+            return
+        outer, table["busy"] = table["busy"], 1
+        try:
+            if not outer:
+                self.absorb()
+            yield
+        finally:
+            table["busy"] = outer
+
+    def _offer(self, inline: bool) -> None:
+        """Open a command buffer for native launches, with room for arguments where they need it."""
+        assert self.table is not None
+        head = 0 if inline else self.device.arguments.take(_NATIVE_NBYTES)
+        end = 0 if inline else head + _NATIVE_NBYTES
+        self.table.open(self.commands.recording(), self._recorded, head, end)
+
+    def absorb(self) -> None:
+        """Account for native launches: what follows comes after a barrier, and any buffer may be in use."""
+        if self.table is None:
+            return
+        count = self.table.take_launches()
+        if count:
+            self._recorded += count
+            self._order_all()
+
+    def _order_all(self) -> None:
+        """Record a barrier, and take any buffer for one that is in use."""
+        self.commands.barrier()
+        self.hazards.clear()
+        self._any_touched = True
 
     def _indirect(self, words: bytes) -> bytes:
         ring = self.device.arguments
@@ -111,6 +190,10 @@ class VulkanStream(Stream):
         if self._recorded >= BATCH:
             self._flush()
 
+    def _is_touched(self, ref: BufferRef) -> bool:
+        """Whether commands since the last wait may use a buffer."""
+        return self._any_touched or id(ref.buffer.handle) in self._touched
+
     def _remember(self, name: str) -> None:
         if not self.names or self.names[-1] != name:
             self.names.append(name)
@@ -129,7 +212,7 @@ class VulkanStream(Stream):
             return
         with self.device.guard("a copy to the device"):
             place = self.device.place(dst)
-            if place.mapped and id(dst.buffer.handle) not in self._touched:
+            if place.mapped and not self._is_touched(dst):
                 ctypes.memmove(place.mapped + dst.offset, src.address, src.nbytes)
             elif src.nbytes <= _UPDATE_NBYTES and dst.offset % 4 == 0 and src.nbytes % 4 == 0:
                 touch = _touch(dst, src.nbytes, True)
@@ -232,7 +315,7 @@ class VulkanStream(Stream):
         with self.device.guard("a fill"):
             place, touch = self.device.place(dst), _touch(dst, dst.nbytes, True)
             nbytes = -(-dst.nbytes // 4) * 4
-            if place.mapped and id(dst.buffer.handle) not in self._touched:
+            if place.mapped and not self._is_touched(dst):
                 self._fill_mapped(place.mapped + dst.offset, nbytes, unit)
                 return
             self._order([touch])
@@ -280,13 +363,18 @@ class VulkanStream(Stream):
         self._flush()
         self.commands.wait(self.commands.submitted)
         self._touched.clear()
-        names, self.names = self.names, []
+        self._any_touched = False
+        names, self.names = self._launched(), []
         self.device.reclaim()
         self.device.pool.check(names)
 
+    def _launched(self) -> list[str]:
+        """Names of kernels since the last wait."""
+        return self.names + (self.table.launched() if self.table is not None else [])
+
     def fault(self, what: str, error: VulkanError) -> DeviceFault:
         """Return the error for a failed call, with the kernels that may have caused it."""
-        names = ", ".join(dict.fromkeys(n for n in self.names if n)) or "none"
+        names = ", ".join(dict.fromkeys(n for n in self._launched() if n)) or "none"
         return DeviceFault(
             f"{what} failed: {error}", why=f"kernels launched since the device was last seen well: {names}"
         )

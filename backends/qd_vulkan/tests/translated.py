@@ -98,7 +98,9 @@ class TranslatedStream(ReferenceStream):
         assert isinstance(device, TranslatedDevice)
         device.check_open()
         _check(launch.uses, device)
-        words = argument_bytes(module.code, launch, device.pool_words() if module.code.pooled else b"")
+        words = argument_bytes(
+            module.code, launch.words.tobytes(), launch.extents, device.pool_words() if module.code.pooled else b""
+        )
         block = ctypes.create_string_buffer(words, max(len(words), 8))
         address = ctypes.c_uint64(ctypes.addressof(block))
         slot = ctypes.addressof(block) if module.code.inline else ctypes.addressof(address)
