@@ -54,6 +54,49 @@ def tiny(x: N1):
         x[i] += 1.0
 
 
+@qd.kernel
+def sums(b: N2, y: N1, z: qd.types.ndarray(dtype=qd.i64, ndim=1)):
+    for i in range(y.shape[0]):
+        total, n = b[i, 0] * 0.5, qd.i64(3)
+        for j in range(1, i % b.shape[1]):
+            total += b[i, j] * b[0, j]
+            n += j
+        y[i] += total
+        z[i] = n
+
+
+@qd.kernel
+def splat(k: qd.types.ndarray(dtype=qd.i32, ndim=1), v: N2, g: qd.types.ndarray(dtype=qd.types.vector(2, qd.f32), ndim=1)):
+    for i in range(k.shape[0]):
+        g[k[i]] += qd.Vector([v[i, 0], v[i, 1]])
+
+
+def check_sums(out: dict[str, Any]) -> None:
+    for n, m in ((1, 1), (7, 40), (100, 1000), (3000, 333), (200000, 9)):
+        b0 = np.random.rand(n, m).astype(np.float32)
+        b, y, z = qd.ndarray(qd.f32, (n, m)), qd.ndarray(qd.f32, n), qd.ndarray(qd.i64, n)
+        b.from_numpy(b0)
+        for _ in range(2):
+            sums(b, y, z)
+        ends = np.maximum(np.arange(n) % m, 1)
+        wide = b0.astype(float)
+        partial = np.cumsum(wide[:, 1:] * wide[0, 1:], axis=1) if m > 1 else np.zeros((n, 1))
+        wanted = 0.5 * wide[:, 0] + np.where(ends > 1, partial[np.arange(n), np.maximum(ends - 2, 0)], 0)
+        np.testing.assert_allclose(y.to_numpy(), 2 * wanted, rtol=2e-5)
+        assert np.array_equal(z.to_numpy(), 3 + ends * (ends - 1) // 2), (n, m)
+
+
+def check_splat(out: dict[str, Any]) -> None:
+    n, cells = 100_000, 777
+    k0, v0 = np.random.randint(0, cells, n).astype(np.int32), np.random.randint(0, 9, (n, 2)).astype(np.float32)
+    k, v, g = qd.ndarray(qd.i32, n), qd.ndarray(qd.f32, (n, 2)), qd.Vector.ndarray(2, qd.f32, cells)
+    k.from_numpy(k0)
+    v.from_numpy(v0)
+    splat(k, v, g)
+    wanted = np.stack([np.bincount(k0, v0[:, c], cells) for c in range(2)], 1)
+    assert np.array_equal(g.to_numpy(), wanted)
+
+
 def check_axpy(out: dict[str, Any]) -> None:
     for n in (1, 31, 1000, 1024, 5000, 1 << 20):
         x0, y0 = np.random.rand(n).astype(np.float32), np.random.rand(n).astype(np.float32)

@@ -15,6 +15,7 @@ from qd_core.codegen.llvm import LlvmTarget, emit_module
 from qd_core.codegen.llvm.grid import LAUNCH, GridForm, task_symbol
 from qd_core.codegen.llvm.grid_atomics import reduces
 from qd_core.codegen.llvm.grid_scratch import scratch_kind
+from qd_core.codegen.llvm.grid_split import PARTS, splittable
 from qd_core.codegen.llvm.grid_walk import share_of
 from qd_core.codegen.llvm.ownership import Ownership
 from qd_core.codegen.llvm.survey import Survey
@@ -22,13 +23,13 @@ from qd_core.errors import LaunchError
 from qd_core.ir.nodes import ArrayType, Param, Role
 from qd_core.ir.program import DeviceWord, Fixed, Program, Task, accesses
 from qd_core.ir.rewrite import walk
-from qd_cuda.facts import FACTS, INLINE_NBYTES, TRIPLE
+from qd_cuda.facts import INLINE_NBYTES, TRIPLE, facts_of
 
 __all__ = ["FORMAT", "Code", "CudaCompiler", "TaskShape", "unpack"]
 
 FORMAT = "qd-ptx-1"
 
-EMITTER_VERSION = 2
+EMITTER_VERSION = 3
 """Part of the identity; raise it whenever the same program may give another text."""
 
 _ATTRIBUTES = "nounwind"
@@ -51,6 +52,8 @@ class TaskShape:
     share : int
         Iterations of a thread in a grid that covers all of them; 0 where the grid must be resident at once, because
         threads reduce or own private memory.
+    parts : int
+        Threads that may share one iteration.
     """
 
     axes: tuple[int, ...]
@@ -58,6 +61,7 @@ class TaskShape:
     block: int
     scratch: str
     share: int
+    parts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ class CudaCompiler(Compiler):
         """Return PTX; ``extra`` with ``("dump", "1")`` fills the stages."""
         begin = time.perf_counter()
         inline = parameter_nbytes(program) <= INLINE_NBYTES
-        form = GridForm(FACTS, inline)
+        form = GridForm(facts_of(int(self.target.name.removeprefix("sm_"))), inline)
         llvm = LlvmTarget(
             TRIPLE, "", form, address_space=1, atomic_scope='syncscope("device")', attributes=_ATTRIBUTES
         )
@@ -110,7 +114,7 @@ class CudaCompiler(Compiler):
         metrics = {"emit_s": middle - begin, "codegen_s": time.perf_counter() - middle}
         stages = {"llvm": text, "ptx": ptx} if ("dump", "1") in options.extra else {}
         disjoint = "no_overlap" in options.variant.guards
-        shapes = tuple(_shape(t, disjoint) for t in program.tasks)
+        shapes = tuple(_shape(t, disjoint, options.fast_math) for t in program.tasks)
         entries = tuple(_entry(program, n, t) for n, t in enumerate(program.tasks))
         code = Code(_words(program), inline, shapes, ptx.encode())
         return Artifact(FORMAT, pack(code), entries, program.sites, stages, metrics)
@@ -126,13 +130,14 @@ def parameter_nbytes(program: Program) -> int:
     return 8 * (max(_words(program), 1) + max(axes, 1) + len(LAUNCH))
 
 
-def _shape(task: Task, disjoint: bool) -> TaskShape:
+def _shape(task: Task, disjoint: bool, fast: bool) -> TaskShape:
     axes = tuple(e.count if isinstance(e, Fixed) else -2 if isinstance(e, DeviceWord) else -1 for e in task.extents)
     serial = not task.extents or bool(task.attrs.get("serialize"))
     scratch = scratch_kind(task.body)
     owned = Ownership(Survey(task.body), task.body.args, disjoint).owned
     share = 0 if serial or scratch or reduces(task.body, owned) else share_of(task)
-    return TaskShape(axes, serial, int(task.attrs.get("block_dim", 0) or 0), scratch, share)
+    parts = PARTS if share and splittable(task.body, fast) is not None else 1
+    return TaskShape(axes, serial, int(task.attrs.get("block_dim", 0) or 0), scratch, share, parts)
 
 
 def _entry(program: Program, number: int, task: Task) -> TaskEntry:
@@ -148,7 +153,7 @@ def _entry(program: Program, number: int, task: Task) -> TaskEntry:
 # -- container --------------------------------------------------------------------------------------------------------
 def pack(code: Code) -> bytes:
     """Return the bytes of a blob."""
-    tasks = [[list(t.axes), t.serial, t.block, t.scratch, t.share] for t in code.tasks]
+    tasks = [[list(t.axes), t.serial, t.block, t.scratch, t.share, t.parts] for t in code.tasks]
     head = json.dumps({"words": code.words, "inline": code.inline, "tasks": tasks}).encode()
     return struct.pack("<I", len(head)) + head + code.ptx
 

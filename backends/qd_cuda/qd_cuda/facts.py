@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from types import MappingProxyType
 
 from qd_core import dtypes as dt
@@ -11,7 +12,7 @@ from qd_core.backend.contract import Target
 from qd_core.codegen.llvm.grid import GridFacts
 from qd_core.ir.ops import BITS, NUM
 
-__all__ = ["FACTS", "INLINE_NBYTES", "MODELS", "TRIPLE", "best_model", "ptx_of_driver", "target_of"]
+__all__ = ["FACTS", "INLINE_NBYTES", "MODELS", "TRIPLE", "best_model", "facts_of", "ptx_of_driver", "target_of"]
 
 TRIPLE = "nvptx64-nvidia-cuda"
 
@@ -25,7 +26,7 @@ FACTS = GridFacts(
     block_size="call i32 @llvm.nvvm.read.ptx.sreg.ntid.x()",
     grid_size="call i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()",
     barrier="call void @llvm.nvvm.barrier0()",
-    shuffle="call i32 @llvm.nvvm.shfl.sync.down.i32(i32 -1, i32 {value}, i32 {delta}, i32 31)",
+    shuffle="call i32 @llvm.nvvm.shfl.sync.down.i32(i32 {mask}, i32 {value}, i32 {delta}, i32 31)",
     block_scope='syncscope("block")',
     # rsqrt.approx: relative error 2^-22.9; div.full: 2 ulp over the whole range; sqrt.approx: 2^-23 (PTX ISA, 9.7.3).
     fast=MappingProxyType(
@@ -37,7 +38,21 @@ FACTS = GridFacts(
     ),
 )
 
-MODELS: dict[int, int] = {60: 60, 70: 60, 75: 63, 80: 70, 86: 71, 89: 78, 90: 78, 100: 86, 120: 87}
+ADD_PAIR = (
+    'call void asm sideeffect "red.relaxed.gpu.global.add.v2.f32 [$0], {{$1, $2}};", "l,f,f,~{{memory}}"'
+    "({pointer}, float {a}, float {b})"
+)
+"""Of sm_90 and PTX 8.1 on."""
+
+
+def facts_of(model: int) -> GridFacts:
+    """Return what a model contributes."""
+    return replace(FACTS, add_pair=ADD_PAIR) if model >= _PAIRS_FROM else FACTS
+
+
+_PAIRS_FROM = 90
+
+MODELS: dict[int, int] = {60: 60, 70: 60, 75: 63, 80: 70, 86: 71, 89: 78, 90: 81, 100: 86, 120: 87}
 """Compute capability (major * 10 + minor) to the first PTX version that knows it. Others run the nearest older one's
 PTX, which is forward compatible.
 """

@@ -23,6 +23,12 @@ BLOCKS = (64, 128, 256)
 FEW_BLOCKS = 4
 """Blocks a multiprocessor below which the next smaller block is better."""
 
+FEW_ITERATIONS = 512
+"""Iterations a multiprocessor up to which several threads share one, where they can."""
+
+MANY_BLOCKS = 8
+"""Blocks a multiprocessor from which on threads may take several iterations each."""
+
 _ERROR_LOG, _ERROR_LOG_NBYTES = 5, 6
 _LOG_NBYTES = 8192
 
@@ -54,14 +60,17 @@ def grid_of(task: LoadedTask, count: int, processors: int) -> Grid:
     """Return the grid for ``count`` iterations, -1 where only the device knows."""
     if task.shape.serial:
         return (1, 1)
+    if 0 <= count <= FEW_ITERATIONS * processors:
+        count *= task.shape.parts
     block = task.shape.block or BLOCKS[-1]
     if not task.shape.block and count >= 0:
         block = next((b for b in BLOCKS if count <= b * FEW_BLOCKS * processors), block)
     if count < 0:
         return (task.limits[block], block)
-    per_block = block * max(task.shape.share, 1) if block == BLOCKS[-1] else block
+    share = task.shape.share
+    per_block = block * share if block == BLOCKS[-1] and count >= MANY_BLOCKS * processors * block * share > 0 else block
     blocks = -(-count // per_block)
-    return (min(blocks, MOST_BLOCKS if task.shape.share else task.limits[block]), block)
+    return (min(blocks, MOST_BLOCKS if share else task.limits[block]), block)
 
 
 class CudaModule(Module):

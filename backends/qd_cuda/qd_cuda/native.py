@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from qd_core.backend.contract import NativeEntry
 from qd_core.codegen.jit import process_jit
-from qd_cuda.module import BLOCKS, FEW_BLOCKS, MOST_BLOCKS
+from qd_cuda.module import BLOCKS, FEW_BLOCKS, FEW_ITERATIONS, MANY_BLOCKS, MOST_BLOCKS
 
 if TYPE_CHECKING:
     from qd_cuda.device import CudaDevice
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["load_entry", "native_entry"]
 
 CONTEXT = ("launch", "current", "push", "pop", "context", "stream", "extra", "processors", "tasks")
-TASK = ("function", "axes", "block", "serial", "limit0", "limit1", "limit2", "limit_own", "share")
+TASK = ("function", "axes", "block", "serial", "limit0", "limit1", "limit2", "limit_own", "share", "parts")
 SYMBOL = "qd_grid_launch"
 
 _IR = """
@@ -81,7 +81,7 @@ tasks:
   %go = and i1 %more, %good
   br i1 %go, label %task, label %leave
 task:
-  %offset = mul i64 %n, 9
+  %offset = mul i64 %n, 10
   %first = add i64 %offset, 9
   %row = getelementptr i64, ptr %c, i64 %first
   %function.i = call i64 @at(ptr %row, i64 0)
@@ -93,7 +93,7 @@ task:
   br label %axis
 axis:
   %a = phi i64 [ 0, %task ], [ %a1, %multiply ]
-  %total = phi i64 [ 1, %task ], [ %product, %multiply ]
+  %alone = phi i64 [ 1, %task ], [ %product, %multiply ]
   %unknown = phi i1 [ false, %task ], [ %unknown1, %multiply ]
   %axis.more = icmp ult i64 %a, %axes
   br i1 %axis.more, label %multiply, label %choose
@@ -101,13 +101,18 @@ multiply:
   %extent = call i64 @at(ptr %ext, i64 %a)
   %negative = icmp slt i64 %extent, 0
   %unknown1 = or i1 %unknown, %negative
-  %product = mul i64 %total, %extent
+  %product = mul i64 %alone, %extent
   %a1 = add i64 %a, 1
   br label %axis
 choose:
   %one = icmp ne i64 %serial, 0
   br i1 %one, label %start, label %parallel
 parallel:
+  %few.n = mul i64 %processors, {few}
+  %few = icmp sle i64 %alone, %few.n
+  %parts.all = call i64 @at(ptr %row, i64 9)
+  %parts = select i1 %few, i64 %parts.all, i64 1
+  %total = mul i64 %alone, %parts
   %m0 = mul i64 %processors, {size0}
   %m1 = mul i64 %processors, {size1}
   %fits0.n = icmp sle i64 %total, %m0
@@ -129,7 +134,11 @@ parallel:
   %share = call i64 @at(ptr %row, i64 8)
   %whole.block = icmp eq i64 %b, {block2}
   %shared = icmp ne i64 %share, 0
-  %several = and i1 %whole.block, %shared
+  %many.blocks = mul i64 %processors, {many}
+  %many = mul i64 %many.blocks, %share
+  %enough = icmp sge i64 %total, %many
+  %whole = and i1 %whole.block, %shared
+  %several = and i1 %whole, %enough
   %each = select i1 %several, i64 %share, i64 1
   %per = mul i64 %b, %each
   %up = add i64 %total, %per
@@ -170,7 +179,7 @@ def load_entry() -> int:
     sizes = {f"size{n}": b * FEW_BLOCKS for n, b in enumerate(BLOCKS)}
     blocks = {f"block{n}": b for n, b in enumerate(BLOCKS)}
     text = _IR
-    for name, value in {**sizes, **blocks, "most": MOST_BLOCKS}.items():
+    for name, value in {**sizes, **blocks, "most": MOST_BLOCKS, "many": MANY_BLOCKS * BLOCKS[-1], "few": FEW_ITERATIONS}.items():
         text = text.replace("{" + name + "}", str(value))
     jit = process_jit()
     code = jit.compile_kept(text, vectorize=False, opt_level=2)
@@ -189,7 +198,7 @@ def native_entry(device: CudaDevice, module: CudaModule) -> NativeEntry:
     words = [head[name] for name in CONTEXT]
     for task in module.tasks:
         limits = [task.limits.get(b, 0) for b in (*BLOCKS, task.shape.block)]
-        words += [task.handle, len(task.shape.axes), task.shape.block, int(task.shape.serial), *limits, task.shape.share]
+        words += [task.handle, len(task.shape.axes), task.shape.block, int(task.shape.serial), *limits, task.shape.share, task.shape.parts]
     if module.scratch:
         with device.guard("private memory"):
             stream.scratch.ready()

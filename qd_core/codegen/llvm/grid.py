@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from qd_core.codegen.llvm import approximate, grid_atomics, grid_scratch, grid_shifts, grid_unroll
+from qd_core.codegen.llvm import approximate, grid_atomics, grid_scratch, grid_shifts, grid_split
 from qd_core.codegen.llvm.emitter import Emitter
 from qd_core.codegen.llvm.grid_state import GridState
 from qd_core.codegen.llvm.grid_walk import Walk, lanes_of
@@ -45,7 +45,8 @@ class GridFacts:
     barrier : str
         Call that waits for all threads of the block.
     shuffle : str
-        Call with ``{value}`` (i32) and ``{delta}`` that gives the value of the lane ``delta`` further.
+        Call with ``{mask}`` (lanes that take part), ``{value}`` (i32) and ``{delta}`` that gives the value of the lane
+        ``delta`` further.
     subgroup : int
         Lanes that move together.
     shared_space : int
@@ -55,6 +56,9 @@ class GridFacts:
     fast : mapping
         Calls by ``"operation.type"`` (``"rsqrt.f32"``) with ``{0}``, ``{1}`` for operands: faster functions with an
         error of at most 2 ulp over the whole range.
+    add_pair : str
+        Instruction with ``{pointer}``, ``{a}`` and ``{b}`` that atomically adds to two neighbouring f32; empty where
+        there is none.
     """
 
     convention: str
@@ -68,6 +72,7 @@ class GridFacts:
     shared_space: int = 3
     block_scope: str = ""
     fast: Mapping[str, str] = field(default_factory=dict[str, str])
+    add_pair: str = ""
 
 
 def task_symbol(number: int) -> str:
@@ -89,7 +94,7 @@ class GridForm(TaskForm):
 
     facts: GridFacts
     inline: bool = True
-    handlers = MappingProxyType({**grid_scratch.HANDLERS, **grid_atomics.HANDLERS, **approximate.HANDLERS, **grid_shifts.HANDLERS, **grid_unroll.HANDLERS})
+    handlers = MappingProxyType({**grid_scratch.HANDLERS, **grid_atomics.HANDLERS, **approximate.HANDLERS, **grid_shifts.HANDLERS, **grid_split.HANDLERS})
 
     def task(self, module: ModuleWriter, number: int, task: Task) -> None:
         """Write one kernel."""

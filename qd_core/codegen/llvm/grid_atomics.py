@@ -16,7 +16,7 @@ loop, so the order of additions is too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from qd_core import dtypes as dt
@@ -27,10 +27,11 @@ from qd_core.codegen.llvm.grid_state import GridState, evaluate, is_invariant
 from qd_core.codegen.llvm.memory import from_memory, place, pointer, to_memory
 from qd_core.codegen.llvm.types import LLVM, MEMORY
 from qd_core.dtypes import DType
+from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Node, Param, Region, Value
 from qd_core.ir.rewrite import walk
 
-__all__ = ["HANDLERS", "Bins", "close_reductions", "open_reductions", "reduces"]
+__all__ = ["HANDLERS", "Bins", "close_reductions", "combine", "open_reductions", "reduces", "shuffle"]
 
 BINS = 4096
 """Elements of the longest array that is counted in shared memory."""
@@ -94,6 +95,8 @@ def open_reductions(em: Emitter, body: Region) -> None:
     for node in uniform[:MOST_ACCUMULATORS]:
         _open_accumulator(em, state, node, top=node in body.nodes)
     rest = [n for n in nodes if n not in state.accumulators and _fits_bins(n)]
+    if state.facts.add_pair:
+        state.pairs = _pairs(body, em.used)
     params = {n.operands[0] for n in rest}
     if len(params) == 1:
         _open_bins(em, state, rest[0])
@@ -140,7 +143,8 @@ def _open_bins(em: Emitter, state: GridState, node: Node) -> None:
 
 
 # -- while walking -----------------------------------------------------------------------------------------------------
-def _combine(em: Emitter, kind: str, d: DType, a: str, b: str) -> str:
+def combine(em: Emitter, kind: str, d: DType, a: str, b: str) -> str:
+    """Combine two values; reals in any order."""
     t = LLVM[d]
     if kind == "add":
         return em.new(f"{'fadd reassoc' if d.is_real else 'add'} {t} {a}, {b}")
@@ -189,7 +193,7 @@ def _accumulate(em: Emitter, state: GridState, node: Node) -> None:
         parts = [lane.ref]
     total = em.new(f"load {LLVM[carrier]}, ptr {slot}, align 8")
     for part in parts:
-        total = _combine(em, kind, carrier, total, _to_carrier(em, part, d))
+        total = combine(em, kind, carrier, total, _to_carrier(em, part, d))
     em.line(f"store {LLVM[carrier]} {total}, ptr {slot}, align 8")
     if node in state.flags:
         em.line(f"store i32 1, ptr {state.flags[node]}, align 4")
@@ -205,7 +209,65 @@ def _is_wide(em: Emitter, node: Node) -> bool:
     return em.lanes > 1 and bool(em.varying)
 
 
+def _pairs(body: Region, used: set[Value]) -> dict[Node, Node]:
+    """Additions to neighbouring components of one element, first and second by each other, that may be one operation."""
+    found: dict[Node, Node] = {}
+    for region in _regions(body):
+        open_: dict[tuple[Value, ...], Node] = {}
+        for node in region.nodes:
+            if node.op.name == "atomic" and node.attrs["kind"] == "add" and node not in used and _may_pair(node):
+                *rest, last, _ = node.operands
+                component = int(constant_of(last))
+                first = open_.pop((*rest, component - 1), None) if component % 2 else None  # type: ignore[arg-type]
+                if first is not None:
+                    found[first], found[node] = node, first
+                elif component % 2 == 0:
+                    open_[(*rest, component)] = node  # type: ignore[index]
+    return found
+
+
+def _regions(region: Region) -> Iterator[Region]:
+    yield region
+    for node in region.nodes:
+        for inner in node.regions:
+            yield from _regions(inner)
+
+
+def _may_pair(node: Node) -> bool:
+    """Whether components lie side by side and elements start at even places."""
+    kind = node.operands[0].type
+    shape = kind.element_shape
+    return kind.dtype is dt.f32 and bool(shape) and shape[-1] % 2 == 0 and constant_of(node.operands[-2]) is not None
+
+
+def _pair(em: Emitter, state: GridState, first: Node, second: Node) -> None:
+    """Add to two components at once where the array's address allows; both values are known at the second."""
+    param, *indices, value = first.operands
+    values = [em.env[value].ref, em.env[second.operands[-1]].ref]
+    p = pointer(em, place(em, param, indices), "float")
+    address = em.new(f"ptrtoint {em.target.pointer} {em.address(param)} to i64")
+    even = em.new(f"icmp eq i64 {em.new(f'and i64 {address}, 7')}, 0")
+    both, single, done = em.label("both"), em.label("single"), em.label("added")
+    em.branch(even, both, single)
+    em.start(both)
+    em.line(state.facts.add_pair.format(pointer=f"{em.target.pointer} {p}", a=values[0], b=values[1]))
+    em.jump(done)
+    em.start(single)
+    for n, one in enumerate(values):
+        update(em, "add", dt.f32, em.new(f"getelementptr float, {em.target.pointer} {p}, i64 {n}"), one)
+    em.jump(done)
+    em.start(done)
+
+
 def _plain(em: Emitter, node: Node) -> None:
+    state = GridState.of(em)
+    other = state.pairs.get(node) if em.lanes == 1 else None
+    if other is not None:
+        if other in state.half:
+            _pair(em, state, other, node)
+        else:
+            state.half.add(node)
+        return
     param, *indices, value = node.operands
     kind, d, lane = node.attrs["kind"], value.type, em.env[value]
     if not _is_wide(em, node):
@@ -361,20 +423,21 @@ def _reduce(em: Emitter, state: GridState, kind: str, d: DType, value: str) -> s
     """Combine over the subgroup; lane 0 has the result."""
     delta = state.facts.subgroup // 2
     while delta:
-        value = _combine(em, kind, d, value, _shuffle(em, state, value, d, delta))
+        value = combine(em, kind, d, value, shuffle(em, state, value, d, delta))
         delta //= 2
     return value
 
 
-def _shuffle(em: Emitter, state: GridState, value: str, d: DType, delta: int) -> str:
+def shuffle(em: Emitter, state: GridState, value: str, d: DType, delta: int, mask: str = "-1") -> str:
+    """Return the value of the lane ``delta`` further; ``mask`` names the lanes that take part."""
     t, bits = LLVM[d], d.bits
     whole = em.new(f"bitcast {t} {value} to i{bits}") if d.is_real else value
     if bits == 32:
-        moved = em.new(state.facts.shuffle.format(value=whole, delta=delta))
+        moved = em.new(state.facts.shuffle.format(value=whole, delta=delta, mask=mask))
     else:
         halves = [whole, em.new(f"lshr i64 {whole}, 32")]
         low, high = (
-            em.new(state.facts.shuffle.format(value=em.new(f"trunc i64 {h} to i32"), delta=delta)) for h in halves
+            em.new(state.facts.shuffle.format(value=em.new(f"trunc i64 {h} to i32"), delta=delta, mask=mask)) for h in halves
         )
         low, high = em.new(f"zext i32 {low} to i64"), em.new(f"zext i32 {high} to i64")
         moved = em.new(f"or i64 {low}, {em.new(f'shl i64 {high}, 32')}")

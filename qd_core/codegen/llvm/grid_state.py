@@ -31,6 +31,16 @@ class GridState:
         Iterations (i64).
     globals : list of str
         Definitions that go before the function.
+    pairs : dict of Node to Node
+        Additions that are done two at a time, by each other.
+    half : set of Node
+        First ones whose second has not been written.
+    split : Node or None
+        The loop that several threads share.
+    several, parts, part : str
+        Whether they do (i1), how many (i64), and which this one is (i64).
+    split_end : str
+        Where those that do not lead meet the others again.
     """
 
     facts: GridFacts
@@ -48,6 +58,13 @@ class GridState:
     flags: dict[Node, str] = field(default_factory=dict[Node, str])
     bins: Bins | None = None
     pool: Pool | None = None
+    pairs: dict[Node, Node] = field(default_factory=dict[Node, Node])
+    half: set[Node] = field(default_factory=set[Node])
+    split: Node | None = None
+    several: str = ""
+    parts: str = ""
+    part: str = ""
+    split_end: str = ""
 
     @staticmethod
     def of(em: Emitter) -> GridState:

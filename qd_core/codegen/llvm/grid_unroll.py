@@ -6,7 +6,7 @@ from qd_core.codegen.llvm.emitter import HANDLERS as GENERAL
 from qd_core.codegen.llvm.emitter import Emitter
 from qd_core.ir.nodes import Node
 
-__all__ = ["HANDLERS"]
+__all__ = ["HANDLERS", "mark"]
 
 TRIPS = 4
 MOST_NODES = 48
@@ -21,9 +21,14 @@ def _is_short(node: Node) -> bool:
 
 def _for(em: Emitter, node: Node) -> None:
     GENERAL["for"](em, node)
-    jump = em.lines[-2]
-    if em.lanes == 1 and _is_short(node) and jump.startswith("  br label") and em.lines[-1].endswith(":"):
-        em.lines[-2] = f"{jump}, !llvm.loop !{_note(em)}"
+    if em.lanes == 1 and em.lines[-1].endswith(":"):
+        mark(em, node, at=-2)
+
+
+def mark(em: Emitter, node: Node, at: int = -1) -> None:
+    """Ask for unrolling where line ``at`` is the jump back of a short loop."""
+    if _is_short(node) and em.lines[at].startswith("  br label"):
+        em.lines[at] += f", !llvm.loop !{_note(em)}"
 
 
 def _note(em: Emitter) -> int:

@@ -22,6 +22,7 @@ from qd_core.codegen.llvm.divergence import Divergence
 from qd_core.codegen.llvm.emitter import Emitter, Lane
 from qd_core.codegen.llvm.grid_atomics import close_reductions, open_reductions
 from qd_core.codegen.llvm.grid_scratch import open_pool
+from qd_core.codegen.llvm.grid_split import divide_threads, splittable
 from qd_core.codegen.llvm.grid_state import GridState
 from qd_core.codegen.llvm.types import LLVM
 from qd_core.ir.nodes import Node, Region
@@ -32,7 +33,7 @@ __all__ = ["Walk", "lanes_of", "share_of"]
 LANES, LANES_OF_MANY_LOADS, MANY_LOADS = 4, 2, 4
 """Iterations in flight a thread; fewer where one loads much already: registers decide how many threads are resident."""
 
-ROWS = 8
+ROWS = 4
 TILE_THREADS = 256
 LINEAR_SHARE = 4
 """Iterations of a thread in the linear walk over a straight-line body: the indices are divided once for all of them."""
@@ -106,9 +107,16 @@ class Walk:
         open_pool(self.em, self.body)
         if self.state.parallel:
             open_reductions(self.em, self.body)
+            self._split_loop()
         self._choose()
         if self.state.parallel:
             close_reductions(self.em)
+
+    def _split_loop(self) -> None:
+        state = self.state
+        loop = splittable(self.body, bool(self.em.flags))
+        if loop is not None and not (state.accumulators or state.bins or state.pool):
+            divide_threads(self.em, loop)
 
     def _position(self) -> None:
         em, state, facts = self.em, self.state, self.state.facts
@@ -211,6 +219,9 @@ class Walk:
         self.em.varying, self.em.divergent = set(), set()
         with self.em.scope():
             self.em.nodes(self.body)
+        if self.state.split_end:
+            self.em.jump(self.state.split_end)
+            self.em.start(self.state.split_end)
 
     # -- tiles --------------------------------------------------------------------------------------------------------
     def _tiles(self) -> None:
