@@ -261,7 +261,7 @@ def _pair(em: Emitter, state: GridState, first: Node, second: Node) -> None:
 
 def _plain(em: Emitter, node: Node) -> None:
     state = GridState.of(em)
-    other = state.pairs.get(node) if em.lanes == 1 else None
+    other = None if _is_wide(em, node) else state.pairs.get(node)
     if other is not None:
         if other in state.half:
             _pair(em, state, other, node)
