@@ -50,6 +50,7 @@ class BackendReport:
     ) -> None:
         self.config, self.tested, self.waivers = config, tested, waivers
         self.tallies: dict[str, Tally] = {}
+        self.called: dict[str, str] = {}
         self.needs: dict[str, tuple[str, ...]] = {}
         self.problems: list[str] = []
 
@@ -61,7 +62,12 @@ class BackendReport:
             return
         tally = self.tallies.setdefault(name, Tally())
         waived = hasattr(report, "wasxfail")
-        tally.outcomes["waived" if waived else report.outcome] += 1
+        outcome = "waived" if waived else report.outcome
+        tally.outcomes[outcome] += 1
+        if report.when == "call":
+            self.called[report.nodeid] = outcome
+        elif report.when == "teardown":  # the test itself was counted already
+            tally.outcomes[self.called.get(report.nodeid, "failed")] -= 1
         if waived:
             tally.reasons[str(report.wasxfail)] += 1
         elif report.skipped:
@@ -83,7 +89,10 @@ class BackendReport:
 
         required: Any = self.config.getoption("qd_require")
         for name in required:
-            reason = untested(name, ())
+            try:
+                reason = untested(name, ())
+            except AssertionError as error:
+                reason = str(error)
             if reason:
                 yield f"backend {name!r} is required: {reason}"
 

@@ -136,6 +136,7 @@ def test_leaks_fail_the_test_that_made_them(run: Run) -> None:
     status, text = run("--qd-backend=fake", tests="def test_x(device): device.runtime.device.allocate(99)\n")
     assert status == 1
     assert "1 buffers were never freed, of 99 bytes" in text
+    assert "fake: ran 1, passed 0, failed 1" in text
 
 
 WAIVER = """
