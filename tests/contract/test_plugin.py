@@ -69,9 +69,8 @@ def run(tmp_path: Path) -> Run:
             str(tmp_path),
             *words,
         ]
-        variables = {k: v for k, v in os.environ.items() if k not in ("PYTEST_ADDOPTS", "QD_WANTED_ARCHS")} | (
-            env or {}
-        )
+        variables = {k: v for k, v in os.environ.items() if k not in ("PYTEST_ADDOPTS", "QD_WANTED_ARCHS")}
+        variables |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | (env or {})
         done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
         return done.returncode, done.stdout + done.stderr
 
@@ -114,14 +113,14 @@ def test_an_absent_backend_is_skipped_and_a_required_one_is_red(run: Run) -> Non
     assert status == 0, text
     assert "1 x unavailable: no chip is plugged in" in text
     status, text = run("--qd-backend=fake", "--qd-require=absent", "-k", "plain")
-    assert status == 1
+    assert status == 1, text
     assert "fake: ran 1, passed 1" in text
     assert "backend 'absent' is required: unavailable: no chip is plugged in" in text
 
 
 def test_raising_in_probe_is_red(run: Run) -> None:
     status, text = run("--qd-backend=raising", "-k", "plain")
-    assert status == 1
+    assert status == 1, text
     assert "probe() of 'raising' raised OSError: cannot open the driver; it must never raise" in text
 
 
@@ -134,7 +133,7 @@ def test_a_test_that_no_backend_can_run_fails_the_run(run: Run) -> None:
 
 def test_leaks_fail_the_test_that_made_them(run: Run) -> None:
     status, text = run("--qd-backend=fake", tests="def test_x(device): device.runtime.device.allocate(99)\n")
-    assert status == 1
+    assert status == 1, text
     assert "1 buffers were never freed, of 99 bytes" in text
     assert "fake: ran 1, passed 0, failed 1" in text
 
@@ -157,7 +156,7 @@ def test_a_waived_failure_is_counted(run: Run) -> None:
     assert "fake: ran 1, passed 0, failed 0, waived 1" in text
     assert "1 x waived: rounds wrongly (https://example.org/7)" in text
     status, _ = run("--qd-backend=cpu", tests=bad, **waivers)
-    assert status == 1
+    assert status == 1, text
 
 
 def test_a_waived_test_that_passes_fails_the_run(run: Run) -> None:
@@ -171,7 +170,7 @@ def test_a_waived_test_that_passes_fails_the_run(run: Run) -> None:
 def test_an_expired_or_incomplete_waiver_fails_the_run(run: Run) -> None:
     good = "def test_x(device): pass\n"
     status, text = run("--qd-backend=fake", tests=good, **{"qd-waivers.toml": WAIVER.format("2020-01-01")})
-    assert status == 1
+    assert status == 1, text
     assert "an expired waiver: test_x: rounds wrongly" in text
     status, text = run("--qd-backend=fake", tests=good, **{"qd-waivers.toml": "[[waiver]]\ntest = 'test_x'\n"})
     assert status == pytest.ExitCode.USAGE_ERROR
