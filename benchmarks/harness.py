@@ -58,9 +58,9 @@ def checksum(values: Any) -> list[float]:
 def measure(step: Step, budget_s: float, samples: int = 100) -> dict[str, float]:
     """Time a step.
 
-    A sample is as many runs as take 3 ms; samples follow each other without a pause, after a tenth of a second of runs, so
-    that all threads are awake and have a processor. One during which the system took a processor away from the process is not
-    counted, as long as three others remain; otherwise the shortest sample is what there is to report.
+    A sample is as many runs as take 3 ms; samples follow each other without a pause, after a tenth of a second of
+    runs, so that all threads are awake and have a processor. One during which the system took a processor away from the
+    process is not counted, as long as three others remain; otherwise the shortest sample is what there is to report.
 
     Returns
     -------

@@ -2,9 +2,9 @@
 
     python benchmarks/run.py slice --peer numba=/path/to/venv/bin/python --peer jax=/path/to/other/bin/python
 
-A peer needs an interpreter of its own, with the peer and NumPy installed (quadrants, taichi, warp-lang, numba, jax). The
-runs of one workload alternate between the peers, so that a change of the machine's speed hits all of them. Without any
-``--peer`` only this project is measured.
+A peer needs an interpreter of its own, with the peer and NumPy installed (quadrants, taichi, warp-lang, numba, jax).
+The runs of one workload alternate between the peers, so that a change of the machine's speed hits all of them. Without
+any ``--peer`` only this project is measured.
 """
 
 from __future__ import annotations

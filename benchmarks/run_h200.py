@@ -98,7 +98,8 @@ def entry_points(folder: Path) -> None:
     """Describe both distributions as an installation would."""
     points = {
         "qd_core-0.1.0": (
-            "qd-core", "[qd_core.backends]\ncpu = qd_core.cpu:CpuBackend\nreference = qd_core.reference:ReferenceBackend\n\n"
+            "qd-core",
+            "[qd_core.backends]\ncpu = qd_core.cpu:CpuBackend\nreference = qd_core.reference:ReferenceBackend\n\n"
             "[pytest11]\nqd_core = qd_core.testing.plugin\n",
         ),
         "qd_cuda-0.1.0": ("qd-cuda", "[qd_core.backends]\ncuda = qd_cuda:CudaBackend\n"),
@@ -147,7 +148,8 @@ def show(record: dict[str, object]) -> str:
     """One line for the terminal."""
     result = record.get("result")
     if isinstance(result, dict) and "median_s" in result:
-        text = f"{result['median_s'] * 1e3:.4f} ms  {result.get('throughput')} {result.get('unit')}  sum={result['checksum']} {result.get('note') or ''}"
+        text = f"{result['median_s'] * 1e3:.4f} ms  {result.get('throughput')} {result.get('unit')}"
+        text += f"  sum={result['checksum']} {result.get('note') or ''}"
     elif isinstance(result, dict):
         text = json.dumps(result)[:3000]
     else:

@@ -131,7 +131,9 @@ def main() -> None:
     problem(result.x)
     for name, value, true in zip(NAMES, result.x, TRUTH, strict=True):
         print(f"{name:>22}: {value:8.4f}  (true {true:.4f})")
-    print(f"{problem.calls} gradients; root mean square difference {np.sqrt(result.fun):.4f} rad, noise {args.noise} rad")
+    print(
+        f"{problem.calls} gradients; root mean square difference {np.sqrt(result.fun):.4f} rad, noise {args.noise} rad"
+    )
     plot(args.out / "fit.png", dt * np.arange(args.steps + 1), measured, guess, problem.angle.to_numpy())
     if np.sqrt(result.fun) > 1.2 * args.noise:
         raise SystemExit("the pendulum was not identified")

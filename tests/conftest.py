@@ -10,7 +10,7 @@ import pytest
 
 
 def pytest_configure() -> None:
-    """Verify IR between all stages; test fake devices beside the installed backends: one that works at once, one that waits to be synchronised."""
+    """Verify IR between all stages; test fake devices too: one that works at once, one that waits."""
     os.environ["QD_VERIFY_IR"] = "1"
     from qd_core.backend.registry import registry
     from qd_core.testing.fake import FakeBackend

@@ -1,0 +1,1 @@
+"""What users see: kernels, fields, types and functions of the language."""

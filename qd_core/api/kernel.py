@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from qd_core.api.matrix import Matrix
 from qd_core.api.binding import Bound, bind_argument, bind_call
+from qd_core.api.matrix import Matrix
 from qd_core.api.specialize import BoundKernel, Specialisation
 from qd_core.api.structs import Struct
 from qd_core.autodiff.forward import forward
@@ -82,14 +82,15 @@ class Kernel:
         return Kernel(self.info.function, FORWARD, self.info)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch; the native entry takes this method's place where there is one."""
         return self.launch(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Bind a method to its object."""
         return BoundKernel(self, instance) if instance is not None and self._method else self
 
     def launch(self, *args: Any, **kwargs: Any) -> Any:
-        """Launch through the Python packer; the second launch with such arguments installs a native plan for those to
-        come.
+        """Launch through the Python packer; the second launch with such arguments installs a native plan.
 
         The first does not: most kernels of a program's start are launched once, and the native entry has to be loaded.
         """

@@ -119,7 +119,7 @@ def svd(A: Any, dt: Any = None) -> Any:
     Returns
     -------
     (matrix, matrix, matrix)
-        U, S, V with ``A = U @ S @ V.transpose()``. U and V are rotations; S is diagonal, its entries in descending order
+        U, S, V with ``A = U @ S @ V.transpose()``. U and V are rotations; S is diagonal, entries in descending order
         of magnitude, of which the last is negative where the determinant is.
     """
     m = A if qd.static(dt is None) else qd.cast(A, dt)

@@ -110,7 +110,7 @@ def sgn(x: Any) -> Any:
 
 @kernel_meaning("stop_grad")
 def stop_grad(x: Any) -> Any:
-    """``x`` as a constant to derivatives. In a kernel, of an array: what the rest of the block reads of it is constant."""
+    """``x`` as a constant to derivatives. In a kernel, of an array: what the rest of the block reads is constant."""
     return x
 
 

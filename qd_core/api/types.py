@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from qd_core.api import field, matrix as matrices, structs
+from qd_core.api import field, structs
+from qd_core.api import matrix as matrices
 from qd_core.dtypes import DType, f16, f32, f64, i8, i16, i32, i64, u1, u8, u16, u32, u64
 from qd_core.frontend.annotations import MatrixType, NdarrayType, StructType, Template
 

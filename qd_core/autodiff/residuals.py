@@ -60,7 +60,9 @@ class Demand:
     def cheapest(cls, structure: Structure, activity: Activity) -> Demand:
         """The demand that saves, not computes twice, expensive values that a recording replay computes anyway."""
         demand = cls(structure, activity)
-        saved = [v for loop in demand.slices if isinstance(loop, Node) and is_loop(loop) for v in demand.worth_saving(loop)]
+        saved = [
+            v for loop in demand.slices if isinstance(loop, Node) and is_loop(loop) for v in demand.worth_saving(loop)
+        ]
         return cls(structure, activity, frozenset(saved)) if saved else demand
 
     def worth_saving(self, loop: Node) -> list[Value]:

@@ -1,6 +1,7 @@
 """Which backends there are: found by entry points, loaded when asked for, never able to break each other.
 
-Discovery reads distribution metadata only, and not before a name is asked for that core does not bring itself. A backend's code runs when it is asked for by name, listed by ``doctor``, or
+Discovery reads distribution metadata only, and not before a name is asked for that core does not bring itself. A
+backend's code runs when it is asked for by name, listed by ``doctor``, or
 wanted as an accelerator. Whatever it raises then is recorded with its cause and shown whenever its name comes up.
 """
 

@@ -1,0 +1,1 @@
+"""Toolkits that backends generate code with."""

@@ -14,8 +14,8 @@ from qd_core.frontend.calls import is_static_call
 from qd_core.frontend.context import Lowering, Racy, statement
 from qd_core.frontend.expressions import iterate
 from qd_core.frontend.reductions import Reductions
-from qd_core.frontend.signature import ArrayArg
 from qd_core.frontend.returns import GO, LIVE, RESULT, RUN, leaves_loop, may_leave, settle_loop
+from qd_core.frontend.signature import ArrayArg
 from qd_core.frontend.statements import block, conditional
 from qd_core.frontend.values import (
     ArrayRef,
@@ -121,8 +121,10 @@ def _over_box(
 def _over_blocks(ctx: Lowering, node: ast.For, layout: ArrayArg, grouped: bool) -> tuple[Bounds, Bind]:
     """Loop over the storage axes of blocks; an index is the sum of its parts."""
     builder = ctx.builder
-    assert layout.blocks is not None and layout.order is not None and layout.shape is not None
     order, blocks, shape = layout.order, layout.blocks, layout.shape
+    assert blocks is not None
+    assert order is not None
+    assert shape is not None
     zero = builder.const(dt.i32, 0)
 
     def bind(indices: Sequence[Value]) -> None:

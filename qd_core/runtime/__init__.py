@@ -1,0 +1,1 @@
+"""What happens at run time: arguments, launches, arrays, recording."""

@@ -5,7 +5,7 @@ Which device that is, only the active backend knows: it adopts the tensor, or th
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qd_core.backend.contract import BufferRef, HostSpan
 from qd_core.backend.dlpack import CPU_KINDS, Exchange, device_of, exchange
@@ -14,6 +14,9 @@ from qd_core.errors import ArgumentValueError
 from qd_core.runtime.arguments import ArrayView
 from qd_core.runtime.array import contiguous_strides
 from qd_core.runtime.context import Runtime
+
+if TYPE_CHECKING:
+    from qd_core.runtime.interop import SavedContents
 
 __all__ = ["ExchangeSource", "is_device_tensor"]
 
@@ -44,12 +47,17 @@ class ExchangeSource:
         self.tensor, self.path = tensor, path
         view = exchange(tensor, stream=LEGACY_STREAM)
         if view is None:
-            raise ArgumentValueError(f"argument {path!r} is a {type(tensor).__name__} that its library does not export through DLPack")
+            raise ArgumentValueError(
+                f"argument {path!r} is a {type(tensor).__name__} that its library does not export through DLPack"
+            )
         if view.dtype is None:
-            raise ArgumentValueError(f"argument {path!r} has a type that kernels do not know: {getattr(tensor, 'dtype', '?')}")
+            raise ArgumentValueError(
+                f"argument {path!r} has a type that kernels do not know: {getattr(tensor, 'dtype', '?')}"
+            )
         if not view.contiguous:
             raise ArgumentValueError(
-                f"argument {path!r} is not contiguous: got shape {view.shape} with strides {view.strides}", hint="pass tensor.contiguous()"
+                f"argument {path!r} is not contiguous: got shape {view.shape} with strides {view.strides}",
+                hint="pass tensor.contiguous()",
             )
         self.view_of: Exchange = view
         self.dtype: DType = view.dtype
@@ -66,7 +74,8 @@ class ExchangeSource:
         if buffer is None:
             where = getattr(self.tensor, "device", f"DLPack {self.view_of.kind}:{self.view_of.device}")
             raise ArgumentValueError(
-                f"argument {self.path!r} is a tensor on device {where}, which kernels on {runtime.info.name!r} cannot use in place",
+                f"argument {self.path!r} is a tensor on device {where}, which kernels on {runtime.info.name!r} cannot "
+                "use in place",
                 hint="open that device with qd.init, or pass a copy on the host and copy back what the kernel wrote",
             )
         return ArrayView(BufferRef(buffer, 0, buffer.nbytes), self.shape, contiguous_strides(self.shape, 1))

@@ -92,9 +92,13 @@ class NdarraySource:
 
     def place(self, runtime: Runtime) -> Place:
         ref = self.array.view_on(runtime).ref
-        shared = runtime.device.host_view(ref)
-        start = shared.address if shared is not None else int(runtime.device.address(ref))
-        return ("host" if shared is not None else "device", start, start + ref.nbytes)
+        known = self.array.__dict__.get("_place")
+        if known is None:
+            shared = runtime.device.host_view(ref)
+            start = shared.address if shared is not None else int(runtime.device.address(ref))
+            space = "host" if shared is not None else "device"
+            known = self.array.__dict__["_place"] = (space, start, start + ref.nbytes)
+        return known
 
     def save(self, runtime: Runtime) -> SavedContents:
         return Saved(runtime, self.array.view_on(runtime).ref)
@@ -187,7 +191,7 @@ class HostSource:
 
 
 class Saved:
-    """A copy of device memory on the device; calling it puts the contents back. The copy is freed by `drop`, or with it."""
+    """A copy of device memory on the device; calling it puts the contents back. `drop` frees it, or its own end."""
 
     def __init__(self, runtime: Runtime, ref: BufferRef) -> None:
         self._runtime, self._ref = runtime, ref

@@ -315,7 +315,8 @@ fixed:
   store i64 %fixed_end, ptr %span_end
   br label %next
 next:
-  %ok = phi i1 [ %ok_integer, %integer ], [ %ok_real, %real ], [ %ok_header, %header ], [ %ok_numpy, %numpy ], [ true, %fixed ]
+  %ok = phi i1 [ %ok_integer, %integer ], [ %ok_real, %real ], [ %ok_header, %header ],
+    [ %ok_numpy, %numpy ], [ true, %fixed ]
   %n1 = add i64 %n, 1
   br i1 %ok, label %loop, label %bad
 good:

@@ -21,7 +21,8 @@ def module(folder: Path, text: str) -> ModuleType:
     path = folder / f"generated_{len(list(folder.iterdir()))}.py"
     path.write_text(HEAD + text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     return made
@@ -43,7 +44,9 @@ def test_nesting_beyond_the_stack_is_an_error(device, tmp_path):
         f"@qd.func\ndef f{k}(x):\n    r = x\n    if x > {k}:\n        r = f{k - 1}(x) + 1\n    return r\n"
         for k in range(1, 400)
     ]
-    deep = module(tmp_path, "".join(functions) + "@qd.kernel\ndef k(a: A):\n    for i in a:\n        a[i] = f399(a[i])\n")
+    deep = module(
+        tmp_path, "".join(functions) + "@qd.kernel\ndef k(a: A):\n    for i in a:\n        a[i] = f399(a[i])\n"
+    )
     choices = assigned(tmp_path, " if a[i] > 3 else ".join(f"a[i] + {k}" for k in range(180)))
     for made in (deep, choices):
         with pytest.raises(qd.QuadrantsSyntaxError, match="nested too deeply"):
@@ -54,6 +57,8 @@ def test_nesting_beyond_the_stack_is_an_error(device, tmp_path):
 
 
 def test_public_names_survive_the_import_of_subpackages():
-    text = "import qd_core as qd, qd_core.math, qd_core.cpu, qd_core.reference\nprint(qd.math.pi, qd.cpu, qd.math.isnan)"
+    text = (
+        "import qd_core as qd, qd_core.math, qd_core.cpu, qd_core.reference\nprint(qd.math.pi, qd.cpu, qd.math.isnan)"
+    )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("3.14159"), done.stderr

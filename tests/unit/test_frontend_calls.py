@@ -347,8 +347,9 @@ def _walrus(a: qd.i32):
 @pytest.mark.parametrize(
     ("f", "node"),
     [
-        (_try, "Try"), (_raise, "Raise"), (_with, "With"), (_lambda, "Lambda"), (_import, "Import"), (_delete, "Delete"),
-        (_global, "Global"), (_set, "Set"), (_generator, "GeneratorExp"), (_nested, "FunctionDef"), (_walrus, "NamedExpr"),
+        (_try, "Try"), (_raise, "Raise"), (_with, "With"), (_lambda, "Lambda"), (_import, "Import"),
+        (_delete, "Delete"), (_global, "Global"), (_set, "Set"), (_generator, "GeneratorExp"),
+        (_nested, "FunctionDef"), (_walrus, "NamedExpr"),
     ],
 )  # fmt: skip
 def test_python_outside_the_language_is_refused_by_name(f, node: str) -> None:
@@ -483,7 +484,7 @@ def test_source_of_multi_line_headers_and_strings() -> None:
     assert run(k, 2).result == 3
 
 
-# -- by reference -------------------------------------------------------------------------------------------------------
+# -- by reference ------------------------------------------------------------------------------------------------------
 @qd.func
 def swap(a: qd.template(), b: qd.template()):
     t = a

@@ -300,10 +300,6 @@ class Emitter:
         """Let accesses of an array go to another address from now on."""
         self.known[("word", self.module.offsets[param], self.target.pointer)] = address
 
-    def redirect(self, param: Value, address: str) -> None:
-        """Let accesses of an array go to another address from now on."""
-        self.known[("word", self.module.offsets[param], self.target.pointer)] = address
-
     def extent(self, param: Value, axis: int) -> str:
         """Return a run-time extent as i64."""
         return self.word(self.module.offsets[param] + 1 + axis)

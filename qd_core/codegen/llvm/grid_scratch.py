@@ -34,7 +34,7 @@ POOL, SLOTS, FAULT = 0, 1, 2
 
 @dataclass(slots=True, eq=False)
 class Pool:
-    """This thread's part.
+    """Part of a thread.
 
     Attributes
     ----------

@@ -1,6 +1,6 @@
 """Sums over a serial loop, shared by several threads where there are few iterations.
 
-A task whose iterations each sum over a long loop leaves most of a device idle when they are fewer than its threads. Then
+A task whose iterations each sum over a long loop leaves most of a device idle when they are fewer than its threads. So
 `PARTS` neighbouring threads take every `PARTS`-th trip of one iteration's loop, and the first one gets the sum of all
 by shuffles and goes on alone. The launcher decides by the number of threads that it starts. Reals are only split where
 the user allows another order of additions.
@@ -24,7 +24,7 @@ _SHIFT = 3
 
 
 def splittable(body: Region, fast: bool) -> Node | None:
-    """Return the loop of a body that threads may share: its only one, without effects, before all effects, that sums."""
+    """Return the loop of a body that threads may share: its only one, a sum without effects, before all effects."""
     loops = [n for n in body.nodes if n.regions]
     if len(loops) != 1 or loops[0].op.name != "for":
         return None
