@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -109,6 +110,18 @@ def test_null_foreign_freed_and_unissued_addresses_are_caught(device: FakeDevice
     device.free(k.x)
     with pytest.raises(FakeViolation, match=r"'x' \(data\).*was freed"):
         k.run()
+
+
+def test_a_scalar_word_must_be_zero_extended(device: FakeDevice) -> None:
+    s, y = Param(dt.i8, "s"), array(dt.i8, "y")
+    program = offload(parallel([s, y], 1, lambda b, i: b.store(y, [i], s)))
+    module = device.load(FakeBackend().compiler(device.info.target).compile(program, CompileOptions()))
+    out = device.allocate(1)
+    address, uses = int(device.address(whole(out))), [BufferUse(whole(out), Access.WRITE, Role.DATA, "y")]
+    for word, refused in ((0xFF, False), (-1, True), (0x1FF, True)):
+        packed = Launch(memoryview(np.array([word, address, 1, 1], np.int64)), [1], uses, "k")
+        with pytest.raises(FakeViolation, match=r"'s'.*not zero-extended") if refused else nullcontext():
+            device.default_stream.run(module, packed)
 
 
 def test_another_array_than_its_use_is_caught(device: FakeDevice) -> None:

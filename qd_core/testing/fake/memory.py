@@ -164,6 +164,8 @@ class FakeMemory(Memory):
         for param, offset in word_offsets(program.params).items():
             if isinstance(param.type, ArrayType):
                 self._check_word(param, int(self.words[offset]))
+            elif int(self.words[offset]) & (2**64 - 1) >> 8 * param.type.nbytes << 8 * param.type.nbytes:
+                raise self.fail(param, f"is packed as {int(self.words[offset]):#x}, which is not zero-extended")
 
     def fail(self, param: Param, text: str) -> FakeViolation:
         """Return the error for an argument."""
