@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from qd_core.api.binding import Bound, bind_argument, bind_call
 from qd_core.api.matrix import Matrix
-from qd_core.api.specialize import BoundKernel, Specialisation
+from qd_core.api.specialize import BoundKernel, Specialisation, forget
 from qd_core.api.structs import Struct
 from qd_core.autodiff.forward import forward
 from qd_core.autodiff.reverse import reverse
@@ -166,7 +166,7 @@ class Kernel:
         """Bind a call; compile when its types are new. ``create`` lets a derivative allocate missing gradients."""
         runtime = current()
         bound, types, arguments = self._bind(args, kwargs, create=create and self.mode == REVERSE)
-        key = (runtime.generation, types, self._active(bound))
+        key = (runtime.generation, tuple(map(forget, types)), self._active(bound))
         known = self._specs.get(key, [])
         for spec in known:
             fitting = spec.fits(bound, arguments)

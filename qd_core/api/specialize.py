@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qd_core.api.binding import Bound, bind_argument
 from qd_core.frontend.members import Member, Members
-from qd_core.frontend.signature import ArgType
+from qd_core.frontend.signature import ArgType, ObjectArg
 from qd_core.runtime.launch import Executable
 
-__all__ = ["BoundKernel", "Specialisation"]
+__all__ = ["BoundKernel", "Specialisation", "forget"]
 
 
 @dataclass(slots=True, eq=False)
@@ -39,8 +39,9 @@ class Specialisation:
 
     @staticmethod
     def of(executable: Executable, arguments: tuple[ArgType, ...], members: Members) -> Specialisation:
-        """Keep what was read while the code was made."""
-        return Specialisation(executable, arguments, tuple(members.read.values()), tuple(members.same))
+        """Keep what was read while the code was made, and no object that it was read from."""
+        read = tuple((member, forget(kind)) for member, kind in members.read.values())
+        return Specialisation(executable, tuple(map(forget, arguments)), read, tuple(members.same))
 
     def fits(self, bound: Bound, arguments: Mapping[str, Any]) -> Bound | None:
         """Return the call's leaves with those of members when they have the types of this code, else None."""
@@ -56,6 +57,11 @@ class Specialisation:
         except (AttributeError, LookupError):
             return None
         return trial
+
+
+def forget(kind: ArgType) -> ArgType:
+    """Return a type without the object that it was made from, so that compiled code keeps no object alive."""
+    return replace(kind, value=None) if isinstance(kind, ObjectArg) else kind
 
 
 class BoundKernel(functools.partial):  # type: ignore[type-arg]

@@ -86,6 +86,8 @@ def _to_struct(ctx: Lowering, kind: StructType, value: Any, node: ast.AST) -> St
         return _struct(ctx, node, kind, [], dict.fromkeys(kind.members, value))
     if hasattr(value, "__qd_struct__"):
         value = struct_constant(ctx, value, node)
+    if hasattr(value, "__qd_struct__"):
+        value = value.__qd_struct__()[0]
     if isinstance(value, dict):
         return _struct(ctx, node, kind, [], value)
     if not isinstance(value, StructValue) or list(value.members) != list(kind.members):

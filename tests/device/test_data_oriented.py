@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import gc
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,6 +76,27 @@ def test_instances_do_not_mix():
             s.energy[None] = 0
             s.compute()
         assert [s.energy[None] for s in (a, b, c)] == [4, 6 * 20, 4 * 9]
+
+
+def test_kernels_keep_no_instance_alive(device):
+    held = len(device.balance.live)
+
+    def launch():
+        s = Springs(4)
+        for _ in range(4):
+            s.compute()
+            s.shift(1.0)
+            s.compute.grad()
+        return weakref.ref(s)
+
+    reference = launch()
+    gc.collect()
+    assert reference() is None
+    kept = len(device.balance.live)
+    launch()
+    gc.collect()
+    assert len(device.balance.live) == kept
+    assert held <= kept  # results and temporaries of compiled code stay
 
 
 def test_members_that_change_are_seen():
