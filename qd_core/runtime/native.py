@@ -291,7 +291,7 @@ def supports_scalar(dtype: DType) -> bool:
 
 
 def _check(plan: LaunchPlan) -> None:
-    if not plan.variants or plan.variants[-1].guards:
+    if not plan.variants or (plan.variants[-1].guards and not plan.partial):
         raise ValueError("the last variant of a launch plan must be right for every input")
     if len(plan.words) > tables.MAX_WORDS:
         raise ValueError(f"a launch plan has at most {tables.MAX_WORDS} words, got {len(plan.words)}")

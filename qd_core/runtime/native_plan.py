@@ -85,8 +85,9 @@ def _plan(
     executable: Executable, values: Sequence[Any], origins: Mapping[str, Origin], constants: Mapping[str, ArrayView]
 ) -> LaunchPlan:
     fixed_only = all(a.path in constants or a.path in executable.supplied for a in executable.table.arrays)
-    if executable.disjoint and (not fixed_only or _share_memory(executable, constants)):
+    if fixed_only and _share_memory(executable, constants):
         raise _Unsupported
+    watched = frozenset[str]() if fixed_only else _watched(executable, values, origins)
     variants = _variants(executable, _disjoint(executable, constants) if fixed_only else None)
     leaves: list[Argument] = []
     words = [0] * executable.table.size
@@ -117,7 +118,7 @@ def _plan(
         leaves.append(
             _scalar(leaf, origin)
             if isinstance(leaf, ScalarLeaf)
-            else _array(executable, leaf, origin, values[origin.position])
+            else _array(executable, leaf, origin, values[origin.position], leaf.path in watched)
         )
     exclusive = any(leaf.type.fixed_shape is not None for leaf in executable.table.arrays)
     return LaunchPlan(
@@ -126,6 +127,7 @@ def _plan(
         words=words,
         tasks=_tasks(executable),
         variants=variants,
+        partial=bool(variants[-1].guards),
         # A launch that uses buffers of the executable must not meet another one: it keeps the interpreter's lock.
         **({"release": NEVER} if exclusive or _is_brief(executable) else {}),
         log=_log(executable),
@@ -143,12 +145,16 @@ def _variants(executable: Executable, disjoint: bool | None) -> tuple[Variant, .
     wanted = [frozenset({NO_OVERLAP}), frozenset[str]()] if executable.guarded else [frozenset[str]()]
     if executable.guarded and disjoint is not None:
         wanted = wanted[:1] if disjoint else wanted[1:]
+    if executable.disjoint and disjoint is None:
+        wanted = wanted[:1]  # launches with overlapping arrays go through Python, which knows what is right for them
     variants: list[Variant] = []
     for guards in wanted:
         entry = executable.module(guards).native()
         if entry is None:
             raise _Unsupported
-        needed = guards if disjoint is None else frozenset[str]()
+        needed = (
+            frozenset[str]() if disjoint is not None else frozenset({NO_OVERLAP}) if executable.disjoint else guards
+        )
         variants.append(Variant(entry.function, entry.context, needed, entry.owner))
     return tuple(variants)
 
@@ -172,6 +178,25 @@ def _share_memory(executable: Executable, constants: Mapping[str, ArrayView]) ->
     return any(a < b + n and b < a + m for (a, m), (b, n) in pairs)
 
 
+def _watched(executable: Executable, values: Sequence[Any], origins: Mapping[str, Origin]) -> frozenset[str]:
+    """Arrays to be compared with all others as if they were written, so that every pair that must be disjoint is.
+
+    An array that the code does not use is not seen. Ndarrays share memory only when they are the same, and then their
+    gradients are too: those stand for them.
+    """
+    used = {a.path for a in executable.table.arrays}
+    watched: set[str] = set()
+    for pair in executable.disjoint:
+        if not used.issuperset(pair):
+            if any(p not in origins or not isinstance(values[origins[p].position], Ndarray) for p in pair):
+                raise _Unsupported
+            pair = tuple(f"{p.removesuffix('.grad')}.grad" for p in pair)
+            if not used.issuperset(pair):
+                raise _Unsupported
+        watched.add(pair[0])
+    return frozenset(watched)
+
+
 def _scalar(leaf: ScalarLeaf, origin: Origin) -> ScalarArgument:
     if not supports_scalar(leaf.dtype) or origin.hop:
         raise _Unsupported
@@ -179,11 +204,12 @@ def _scalar(leaf: ScalarLeaf, origin: Origin) -> ScalarArgument:
     return ScalarArgument(origin.position, leaf.word, leaf.dtype, accepts)
 
 
-def _array(executable: Executable, leaf: ArrayLeaf, origin: Origin, value: Any) -> Argument:
-    written = leaf.access in _WRITES
+def _array(executable: Executable, leaf: ArrayLeaf, origin: Origin, value: Any, watched: bool) -> Argument:
+    written = watched or leaf.access in _WRITES
     kind = leaf.type
     if isinstance(value, (Ndarray, Field, Tensor)):
-        key = int(value._header[0])
+        owner = getattr(value, origin.hop) if origin.hop else value
+        key = int(owner._header[0])
         if key == 0:
             raise _Unsupported
         return HeaderArgument(origin.position, leaf.word, type(value), "_header", key, kind.ndim, origin.hop, written)

@@ -184,7 +184,9 @@ class LaunchPlan:
     tasks
         For each task its axes, in order; serial tasks have none.
     variants
-        Tried in order; the last must have no guards.
+        Tried in order; the last must have no guards, unless the plan is partial.
+    partial
+        Launches that no variant is right for go through Python.
     extents_function
         Address of `i64 f(i64 *words, i64 *extents)`, for extents that `tasks` cannot say: fills all of them and returns
         the work. `tasks` then only says how many there are.
@@ -206,6 +208,7 @@ class LaunchPlan:
     words: Sequence[int]
     tasks: tuple[tuple[Axis, ...], ...]
     variants: tuple[Variant, ...]
+    partial: bool = False
     extents_function: int = 0
     release: float = RELEASE_SECONDS / SECONDS_PER_ITERATION
     stream: int = 0
