@@ -9,7 +9,6 @@ from qd_core.ir.build import Builder
 from qd_core.ir.nodes import Node, Region
 from qd_core.ir.program import Program, Task
 from qd_core.ir.rewrite import Copier, eliminate_dead, walk
-from qd_core.math import expand
 
 __all__ = ["Native", "legalize", "legalize_region"]
 
@@ -49,6 +48,9 @@ def legalize_region(region: Region, native: Native = ()) -> Region:
     """Return a copy of ``region`` without operations that the target lacks; the region itself when it has none."""
     if not any(_is_missing(n, native) for n in walk(region)):
         return region
+    from qd_core.math import (
+        expand,
+    )  # most kernels do without the library, and its import takes as long as lowering them
 
     def rule(copier: Copier, node: Node) -> bool:
         if not _is_missing(node, native):
