@@ -66,7 +66,9 @@ def sums(b: N2, y: N1, z: qd.types.ndarray(dtype=qd.i64, ndim=1)):
 
 
 @qd.kernel
-def splat(k: qd.types.ndarray(dtype=qd.i32, ndim=1), v: N2, g: qd.types.ndarray(dtype=qd.types.vector(2, qd.f32), ndim=1)):
+def splat(
+    k: qd.types.ndarray(dtype=qd.i32, ndim=1), v: N2, g: qd.types.ndarray(dtype=qd.types.vector(2, qd.f32), ndim=1)
+):
     for i in range(k.shape[0]):
         g[k[i]] += qd.Vector([v[i, 0], v[i, 1]])
 
