@@ -25,7 +25,9 @@ class CudaBackend(Backend):
         from qd_cuda.probe import find_devices
 
         if find_spec("llvmlite") is None:
-            return Availability(False, "llvmlite, which generates PTX, is not installed", "python -m pip install llvmlite")
+            return Availability(
+                False, "llvmlite, which generates PTX, is not installed", "python -m pip install llvmlite"
+            )
         found = find_devices()
         return Availability(bool(found.devices), found.reason, found.remedy)
 

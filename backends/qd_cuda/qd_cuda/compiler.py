@@ -105,9 +105,7 @@ class CudaCompiler(Compiler):
         begin = time.perf_counter()
         inline = parameter_nbytes(program) <= INLINE_NBYTES
         form = GridForm(facts_of(int(self.target.name.removeprefix("sm_"))), inline)
-        llvm = LlvmTarget(
-            TRIPLE, "", form, address_space=1, atomic_scope='syncscope("device")', attributes=_ATTRIBUTES
-        )
+        llvm = LlvmTarget(TRIPLE, "", form, address_space=1, atomic_scope='syncscope("device")', attributes=_ATTRIBUTES)
         text = emit_module(program, llvm, options)
         middle = time.perf_counter()
         ptx = to_ptx(text, self.target.name, self.target.features[0], options.opt_level)

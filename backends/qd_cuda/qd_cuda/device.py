@@ -131,7 +131,9 @@ class CudaDevice(Device):
         if buffer.freed:
             raise DeviceFault("a freed buffer is used")
         if not (0 <= ref.offset and 0 <= nbytes <= ref.nbytes and ref.offset + ref.nbytes <= buffer.nbytes):
-            raise DeviceFault(f"bytes {ref.offset} to {ref.offset + max(nbytes, ref.nbytes)} lie outside a buffer of {buffer.nbytes} bytes")
+            raise DeviceFault(
+                f"bytes {ref.offset} to {ref.offset + max(nbytes, ref.nbytes)} lie outside a buffer of {buffer.nbytes} bytes"
+            )
         return buffer.handle.address + ref.offset
 
     def _check_open(self) -> None:

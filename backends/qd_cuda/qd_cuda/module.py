@@ -68,7 +68,9 @@ def grid_of(task: LoadedTask, count: int, processors: int) -> Grid:
     if count < 0:
         return (task.limits[block], block)
     share = task.shape.share
-    per_block = block * share if block == BLOCKS[-1] and count >= MANY_BLOCKS * processors * block * share > 0 else block
+    per_block = (
+        block * share if block == BLOCKS[-1] and count >= MANY_BLOCKS * processors * block * share > 0 else block
+    )
     blocks = -(-count // per_block)
     return (min(blocks, MOST_BLOCKS if share else task.limits[block]), block)
 

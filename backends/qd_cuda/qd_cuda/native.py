@@ -179,7 +179,13 @@ def load_entry() -> int:
     sizes = {f"size{n}": b * FEW_BLOCKS for n, b in enumerate(BLOCKS)}
     blocks = {f"block{n}": b for n, b in enumerate(BLOCKS)}
     text = _IR
-    for name, value in {**sizes, **blocks, "most": MOST_BLOCKS, "many": MANY_BLOCKS * BLOCKS[-1], "few": FEW_ITERATIONS}.items():
+    for name, value in {
+        **sizes,
+        **blocks,
+        "most": MOST_BLOCKS,
+        "many": MANY_BLOCKS * BLOCKS[-1],
+        "few": FEW_ITERATIONS,
+    }.items():
         text = text.replace("{" + name + "}", str(value))
     jit = process_jit()
     code = jit.compile_kept(text, vectorize=False, opt_level=2)
@@ -198,7 +204,15 @@ def native_entry(device: CudaDevice, module: CudaModule) -> NativeEntry:
     words = [head[name] for name in CONTEXT]
     for task in module.tasks:
         limits = [task.limits.get(b, 0) for b in (*BLOCKS, task.shape.block)]
-        words += [task.handle, len(task.shape.axes), task.shape.block, int(task.shape.serial), *limits, task.shape.share, task.shape.parts]
+        words += [
+            task.handle,
+            len(task.shape.axes),
+            task.shape.block,
+            int(task.shape.serial),
+            *limits,
+            task.shape.share,
+            task.shape.parts,
+        ]
     if module.scratch:
         with device.guard("private memory"):
             stream.scratch.ready()

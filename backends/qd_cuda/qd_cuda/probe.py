@@ -95,9 +95,13 @@ def _visible(devices: list[tuple[int, DeviceInfo]]) -> list[tuple[int, DeviceInf
 
 def _nothing(refused: list[str], version: int) -> Found:
     if refused:
-        remedy = f"needed: compute capability 6.0 and a driver for CUDA 9 (found: {version // 1000}.{version % 1000 // 10})"
+        remedy = (
+            f"needed: compute capability 6.0 and a driver for CUDA 9 (found: {version // 1000}.{version % 1000 // 10})"
+        )
         return Found(reason="no usable device: " + "; ".join(refused), remedy=remedy)
     chosen = os.environ.get("QD_VISIBLE_DEVICE")
     if chosen:
-        return Found(reason=f"no device is among QD_VISIBLE_DEVICE={chosen!r}", remedy="unset it, or name a device of nvidia-smi")
+        return Found(
+            reason=f"no device is among QD_VISIBLE_DEVICE={chosen!r}", remedy="unset it, or name a device of nvidia-smi"
+        )
     return Found(reason="the driver finds no device", remedy=_REMEDIES["CUDA_ERROR_NO_DEVICE"])

@@ -82,7 +82,9 @@ class CudaStream(Stream):
         params = (ctypes.c_void_p * 3)(*(ctypes.addressof(p) for p in (words, extents, self.scratch.words)))  # type: ignore[arg-type]
         for task, (blocks, threads) in zip(module.tasks, module.grids(launch.extents), strict=True):
             if blocks:
-                self.cuda_device.cuda("LaunchKernel", task.handle, blocks, 1, 1, threads, 1, 1, 0, self.handle, params, None)
+                self.cuda_device.cuda(
+                    "LaunchKernel", task.handle, blocks, 1, 1, threads, 1, 1, 0, self.handle, params, None
+                )
 
     def _start_indirect(self, module: CudaModule, launch: Launch) -> None:
         """More arguments than a kernel takes by value: they go through memory."""
@@ -169,7 +171,9 @@ class CudaStream(Stream):
         else:
             # Two fills of a column of words, each row 8 bytes long.
             for half in range(2):
-                cuda("MemsetD2D32Async", address + 4 * half, 8, (value >> 32 * half) & 0xFFFFFFFF, 1, count, self.handle)
+                cuda(
+                    "MemsetD2D32Async", address + 4 * half, 8, (value >> 32 * half) & 0xFFFFFFFF, 1, count, self.handle
+                )
 
     # -- order --------------------------------------------------------------------------------------------------------
     def record(self) -> Event:
@@ -221,5 +225,3 @@ def _arrays(launch: Launch) -> tuple[ctypes.Array[ctypes.c_uint64], ctypes.Array
     raw = launch.words.cast("B") if launch.words.format != "B" else launch.words
     words = (ctypes.c_uint64 * max(raw.nbytes // 8, 1)).from_buffer_copy(raw if raw.nbytes else bytes(8))
     return words, (ctypes.c_int64 * max(len(launch.extents), 1))(*launch.extents)
-
-

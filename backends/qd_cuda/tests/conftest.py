@@ -11,12 +11,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fake_driver import FakeDriver
-from qd_core.backend.contract import DeviceInfo
-from qd_core.runtime.context import Options, Runtime, set_active
-from qd_core.runtime.log import Log
 from qd_cuda.backend import CudaBackend
 from qd_cuda.device import CudaDevice
 from qd_cuda.facts import target_of
+
+from qd_core.backend.contract import DeviceInfo
+from qd_core.runtime.context import Options, Runtime, set_active
+from qd_core.runtime.log import Log
 
 
 @pytest.fixture

@@ -49,7 +49,9 @@ class FakeDriver:
         Words of the three parameters of the next kernels.
     """
 
-    def __init__(self, *, memory_nbytes: int = 1 << 30, devices: int = 1, version: int = 13000, pool: bool = True) -> None:
+    def __init__(
+        self, *, memory_nbytes: int = 1 << 30, devices: int = 1, version: int = 13000, pool: bool = True
+    ) -> None:
         self.calls: list[str] = []
         self.fail: dict[str, int] = {}
         self.memory: dict[int, bytearray] = {}
@@ -309,9 +311,24 @@ class FakeDriver:
         return 0
 
     def cuLaunchKernel(
-        self, function: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int, stream: int, params: int, extra: int
+        self,
+        function: int,
+        gx: int,
+        gy: int,
+        gz: int,
+        bx: int,
+        by: int,
+        bz: int,
+        shared: int,
+        stream: int,
+        params: int,
+        extra: int,
     ) -> int:
-        if self.handles.get(function) != "function" or not self._stream_known(stream) or not gx * gy * gz * bx * by * bz:
+        if (
+            self.handles.get(function) != "function"
+            or not self._stream_known(stream)
+            or not gx * gy * gz * bx * by * bz
+        ):
             return INVALID_VALUE
         blocks = [ctypes.c_uint64.from_address(params + 8 * n).value for n in range(3)]
         words = [list((ctypes.c_uint64 * n).from_address(at)) for at, n in zip(blocks, self.sizes, strict=True)]

@@ -58,5 +58,8 @@ def assemble(place: Path, model: int, ptx: bytes, folder: Path) -> list[Resource
     assert done.returncode == 0, done.stderr
     spills = [int(n) for n in re.findall(r"(\d+) bytes spill stores", done.stderr)]
     used = re.findall(r"Used (\d+) registers[^\n]*", done.stderr)
-    shared = [int(m.group(1)) if (m := re.search(r"(\d+) bytes smem", line)) else 0 for line in re.findall(r"Used [^\n]*", done.stderr)]
+    shared = [
+        int(m.group(1)) if (m := re.search(r"(\d+) bytes smem", line)) else 0
+        for line in re.findall(r"Used [^\n]*", done.stderr)
+    ]
     return [Resources(int(r), s, m) for r, s, m in zip(used, spills, shared, strict=True)]

@@ -8,12 +8,12 @@ import gc
 import numpy as np
 import pytest
 from fake_driver import ILLEGAL_ADDRESS, INVALID_VALUE, FakeDriver
+from qd_cuda.device import CudaDevice
 
 import qd_core as qd
 from qd_core.backend.contract import BufferRef, HostSpan
 from qd_core.errors import ClosedError, DeviceFault, LaunchError
 from qd_core.runtime.context import Runtime
-from qd_cuda.device import CudaDevice
 
 N = qd.types.ndarray(dtype=qd.f32, ndim=1)
 
@@ -84,8 +84,9 @@ def test_memory_balances(fake: FakeDriver, runtime: Runtime) -> None:
 
 
 def test_closing_gives_everything_back(fake: FakeDriver) -> None:
-    from qd_core.backend.contract import DeviceInfo
     from qd_cuda.facts import target_of
+
+    from qd_core.backend.contract import DeviceInfo
 
     device = CudaDevice(fake.driver(), 0, DeviceInfo(0, "Fake GPU 0", target_of(90), fake.total))
     device.allocate(100)
@@ -121,8 +122,9 @@ def test_out_of_memory_says_sizes_and_leaves_the_device_usable(fake: FakeDriver,
 
 
 def test_plain_allocations_without_a_pool() -> None:
-    from qd_core.backend.contract import DeviceInfo
     from qd_cuda.facts import target_of
+
+    from qd_core.backend.contract import DeviceInfo
 
     fake = FakeDriver(pool=False)
     device = CudaDevice(fake.driver(), 0, DeviceInfo(0, "Fake GPU 0", target_of(60), fake.total))
@@ -215,11 +217,11 @@ def test_every_call_may_fail_without_harm(fake: FakeDriver, device: CudaDevice) 
 
 
 def test_large_arguments_go_through_memory(fake: FakeDriver, runtime: Runtime) -> None:
+    from qd_core import dtypes as dt
     from qd_core.backend.contract import CompileOptions, Launch
     from qd_core.ir.build import Builder
     from qd_core.ir.nodes import Param, Region
     from qd_core.ir.program import Program, Task
-    from qd_core import dtypes as dt
 
     params = tuple(Param(dt.i64, f"p{n}") for n in range(600))
     region = Region(())
@@ -238,7 +240,8 @@ def test_large_arguments_go_through_memory(fake: FakeDriver, runtime: Runtime) -
 def test_bad_code_is_refused_with_the_translators_words(runtime: Runtime) -> None:
     from dataclasses import replace
 
-    from qd_cuda.compiler import unpack, pack
+    from qd_cuda.compiler import pack, unpack
+
     from qd_core.backend.contract import Artifact
 
     with pytest.raises(LaunchError, match="no PTX"):
@@ -327,5 +330,3 @@ def test_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [ordinal for ordinal, _ in probe.find_devices().devices] == [2, 0]
     with fake.failing("cuDeviceGetCount", 100):
         assert "NO_DEVICE" in probe.find_devices().reason
-
-

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from ptx_tools import assemble, assemblers, models_of
+from qd_cuda.compiler import CudaCompiler, unpack
+from qd_cuda.facts import MODELS, best_model, ptx_of_driver, target_of
 
 from qd_core import dtypes as dt
 from qd_core.backend.contract import CompileOptions
@@ -16,10 +18,10 @@ from qd_core.ir.ops import OPS
 from qd_core.ir.program import Program
 from qd_core.passes.offload import offload
 from qd_core.testing.kernels import array, elementwise, parallel, serial
-from qd_cuda.compiler import CudaCompiler, unpack
-from qd_cuda.facts import MODELS, best_model, ptx_of_driver, target_of
 
-needs_assembler = pytest.mark.skipif(not assemblers(), reason="no ptxas: pip install nvidia-cuda-nvcc-cu12, or set QD_PTXAS")
+needs_assembler = pytest.mark.skipif(
+    not assemblers(), reason="no ptxas: pip install nvidia-cuda-nvcc-cu12, or set QD_PTXAS"
+)
 
 ELEMENTWISE = [name for name, op in OPS.items() if op.numpy is not None and name not in ("select",)]
 
@@ -70,7 +72,12 @@ def scatter(dtype: DType, kind: str) -> Function:
     return parallel([x, k, s], lambda b: b.extent(x, 0), write)
 
 
-KINDS = {d.name: ["exchange"] + (["add", "min", "max"] if d is not dt.u1 else []) + (["and", "or", "xor"] if not d.is_real else []) for d in dt.ALL}
+KINDS = {
+    d.name: ["exchange"]
+    + (["add", "min", "max"] if d is not dt.u1 else [])
+    + (["and", "or", "xor"] if not d.is_real else [])
+    for d in dt.ALL
+}
 
 
 @needs_assembler
@@ -79,7 +86,11 @@ KINDS = {d.name: ["exchange"] + (["add", "min", "max"] if d is not dt.u1 else []
 def test_atomics(make: object, dtype: DType, tmp_path: Path) -> None:
     for kind in KINDS[dtype.name]:
         for model in (60, 90):
-            check(lambda: make(dtype, kind), tmp_path, [model] if any(model in models_of(p) for p in assemblers().values()) else [90])  # type: ignore[operator]
+            check(
+                lambda: make(dtype, kind),
+                tmp_path,
+                [model] if any(model in models_of(p) for p in assemblers().values()) else [90],
+            )  # type: ignore[operator]
 
 
 def saxpy() -> Function:
@@ -119,7 +130,12 @@ BUDGET = {"saxpy": (32, 0), "reduction": (40, 0), "scatter": (40, 0), "history":
 def test_models(model: int, tmp_path: Path) -> None:
     if not any(model in models_of(p) for p in assemblers().values()):
         pytest.skip(f"no ptxas at hand knows sm_{model}")
-    kernels = {"saxpy": saxpy, "reduction": lambda: reduction(dt.f32, "add"), "scatter": lambda: scatter(dt.i32, "add"), "history": history}
+    kernels = {
+        "saxpy": saxpy,
+        "reduction": lambda: reduction(dt.f32, "add"),
+        "scatter": lambda: scatter(dt.i32, "add"),
+        "history": history,
+    }
     for name, make in kernels.items():
         for resources in check(make, tmp_path, [model]):
             registers, spilled = BUDGET[name]

@@ -47,6 +47,8 @@ class GridFacts:
     shuffle : str
         Call with ``{mask}`` (lanes that take part), ``{value}`` (i32) and ``{delta}`` that gives the value of the lane
         ``delta`` further.
+    halves, join : str
+        Calls that take an i64 apart into ``{ i32, i32 }``, the low half first, and put it together from ``{0}``, ``{1}``.
     subgroup : int
         Lanes that move together.
     shared_space : int
@@ -68,6 +70,8 @@ class GridFacts:
     grid_size: str
     barrier: str
     shuffle: str
+    halves: str
+    join: str
     subgroup: int = 32
     shared_space: int = 3
     block_scope: str = ""
@@ -94,7 +98,15 @@ class GridForm(TaskForm):
 
     facts: GridFacts
     inline: bool = True
-    handlers = MappingProxyType({**grid_scratch.HANDLERS, **grid_atomics.HANDLERS, **approximate.HANDLERS, **grid_shifts.HANDLERS, **grid_split.HANDLERS})
+    handlers = MappingProxyType(
+        {
+            **grid_scratch.HANDLERS,
+            **grid_atomics.HANDLERS,
+            **approximate.HANDLERS,
+            **grid_shifts.HANDLERS,
+            **grid_split.HANDLERS,
+        }
+    )
 
     def task(self, module: ModuleWriter, number: int, task: Task) -> None:
         """Write one kernel."""

@@ -210,7 +210,7 @@ def _is_wide(em: Emitter, node: Node) -> bool:
 
 
 def _pairs(body: Region, used: set[Value]) -> dict[Node, Node]:
-    """Additions to neighbouring components of one element, first and second by each other, that may be one operation."""
+    """Additions to neighbouring components of one element that may be one operation, each by the other."""
     found: dict[Node, Node] = {}
     for region in _regions(body):
         open_: dict[tuple[Value, ...], Node] = {}
@@ -326,7 +326,9 @@ def _count(em: Emitter, state: GridState, bins: Bins, node: Node) -> None:
 
 
 def _bin(em: Emitter, state: GridState, bins: Bins, at: str) -> str:
-    return em.new(f"getelementptr {MEMORY[bins.dtype]}, ptr addrspace({state.facts.shared_space}) {bins.memory}, i64 {at}")
+    return em.new(
+        f"getelementptr {MEMORY[bins.dtype]}, ptr addrspace({state.facts.shared_space}) {bins.memory}, i64 {at}"
+    )
 
 
 def _update_bin(em: Emitter, state: GridState, bins: Bins, at: str, value: str) -> None:
@@ -437,7 +439,8 @@ def shuffle(em: Emitter, state: GridState, value: str, d: DType, delta: int, mas
     else:
         halves = [whole, em.new(f"lshr i64 {whole}, 32")]
         low, high = (
-            em.new(state.facts.shuffle.format(value=em.new(f"trunc i64 {h} to i32"), delta=delta, mask=mask)) for h in halves
+            em.new(state.facts.shuffle.format(value=em.new(f"trunc i64 {h} to i32"), delta=delta, mask=mask))
+            for h in halves
         )
         low, high = em.new(f"zext i32 {low} to i64"), em.new(f"zext i32 {high} to i64")
         moved = em.new(f"or i64 {low}, {em.new(f'shl i64 {high}, 32')}")

@@ -193,8 +193,7 @@ def _load(em: Emitter, node: Node) -> None:
 
 def _from_words(em: Emitter, words: list[str], d: DType) -> str:
     if len(words) == 2:
-        low, high = (em.new(f"zext i32 {w} to i64") for w in words)
-        both = em.new(f"or i64 {low}, {em.new(f'shl i64 {high}, 32')}")
+        both = em.new(GridState.of(em).facts.join.format(*words))
         return em.new(f"bitcast i64 {both} to double") if d.is_real else both
     whole = words[0] if d.bits == 32 else em.new(f"trunc i32 {words[0]} to i{d.bits}")
     return em.new(f"bitcast i{d.bits} {whole} to {LLVM[d]}") if d.is_real else whole
@@ -214,8 +213,8 @@ def _store(em: Emitter, node: Node) -> None:
 def _to_words(em: Emitter, ref: str, d: DType) -> list[str]:
     bits = em.new(f"bitcast {LLVM[d]} {ref} to i{d.bits}") if d.is_real else ref
     if d.bits == 64:
-        high = em.new(f"lshr i64 {bits}, 32")
-        return [em.new(f"trunc i64 {x} to i32") for x in (bits, high)]
+        both = em.new(GridState.of(em).facts.halves.format(bits))
+        return [em.new(f"extractvalue {{ i32, i32 }} {both}, {n}") for n in range(2)]
     return [bits if d.bits == 32 else em.new(f"zext i{d.bits} {bits} to i32")]
 
 

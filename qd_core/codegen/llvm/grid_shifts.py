@@ -31,4 +31,9 @@ def _handler(name: str, instruction: str) -> Callable[[Emitter, Node], None]:
     return write
 
 
-HANDLERS = {"shl": _handler("shl", "shl"), "shr": _handler("shr", "lshr")}
+def _sar(em: Emitter, node: Node) -> None:
+    """Of unsigned types like `shr`; the amount of signed ones is clamped anyway."""
+    (GENERAL["sar"] if node.type.is_signed else HANDLERS["shr"])(em, node)
+
+
+HANDLERS = {"shl": _handler("shl", "shl"), "shr": _handler("shr", "lshr"), "sar": _sar}

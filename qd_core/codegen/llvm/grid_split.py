@@ -17,10 +17,12 @@ from qd_core.codegen.llvm.grid_state import GridState
 from qd_core.codegen.llvm.types import LLVM, literal
 from qd_core.ir.nodes import Node, Region, Value
 
-__all__ = ["HANDLERS", "PARTS", "divide_threads", "splittable"]
+__all__ = ["HANDLERS", "PARTS", "divide_threads", "loaded_arrays", "splittable"]
 
 PARTS = 8
 _SHIFT = 3
+TRIPS = 4
+"""Trips that a thread does one after the other: its loads of neighbours become wide ones where addresses allow."""
 
 
 def splittable(body: Region, fast: bool) -> Node | None:
@@ -54,6 +56,11 @@ def _sums(inner: Region, fast: bool) -> bool:
     return bool(carried)
 
 
+def loaded_arrays(loop: Node) -> list[Value]:
+    """Arrays that a loop reads."""
+    return list(dict.fromkeys(n.operands[0] for n in loop.regions[0].nodes if n.op.name == "load"))
+
+
 def divide_threads(em: Emitter, loop: Node) -> None:
     """Let `PARTS` threads be one where as many were started."""
     state = GridState.of(em)
@@ -75,36 +82,89 @@ def _for(em: Emitter, node: Node) -> None:
 
 
 def _shared_for(em: Emitter, state: GridState, node: Node) -> None:
-    body, d = node.regions[0], node.operands[0].type
+    body = node.regions[0]
     start, stop = (_wide(em, v) for v in node.operands[:2])
-    first = em.new(f"add i64 {start}, {state.part}")
+    run = TRIPS if grid_unroll.is_short(node) else 1
     leads = em.new(f"icmp eq i64 {state.part}, 0")
     inits = [_init(em, v, leads) for v in node.operands[2:]]
-    head, run, done, before = em.label("shared"), em.label("body"), em.label("done"), em.block
-    em.jump(head)
-    em.start(head)
-    refs = [em.new("") for _ in range(1 + len(inits))]
-    phis = range(len(em.lines) - len(refs), len(em.lines))
-    em.branch(em.new(f"icmp slt i64 {refs[0]}, {stop}"), run, done)
-    em.start(run)
-    with em.scope():
-        index = refs[0] if d.bits == 64 else em.new(f"trunc i64 {refs[0]} to {LLVM[d]}")
-        em.known_as(("i64", index), refs[0])
-        for arg, ref in zip(body.args, [index, *refs[1:]], strict=True):
-            em.env[arg] = Lane(ref)
-        em.nodes(body)
-        nexts = [em.new(f"add i64 {refs[0]}, {state.parts}"), *(em.env[v].ref for v in body.yields)]
-        types = ["i64", *(LLVM[v.type] for v in body.yields)]
-        for at, t, init, value in zip(phis, types, [first, *inits], nexts, strict=True):
-            em.lines[at] += f"phi {t} [ {init}, %{before} ], [ {value}, %{em.block} ]"
-        em.jump(head)
-        grid_unroll.mark(em, node)
-    em.start(done)
-    for result, total in zip(node.results, _totals(em, state, refs[1:], body.yields), strict=True):
+    first = em.new(f"add i64 {start}, {_times(em, state.part, run)}")
+    types = [LLVM[v.type] for v in body.yields]
+    loop = _Carrying(em, first, stop, types, inits)
+    with loop as (at, *carried):
+        end = em.new(f"add i64 {at}, {run}")
+        whole, rest, joined = em.label("whole"), em.label("rest"), em.label("next")
+        em.branch(em.new(f"icmp sle i64 {end}, {stop}"), whole, rest)
+        em.start(whole)
+        full, full_end = _run(em, node, at, run, carried), em.block
+        em.jump(joined)
+        em.start(rest)
+        inner = _Carrying(em, at, stop, types, carried)
+        with inner as (trip, *values):
+            inner.advance("1", _run(em, node, trip, 1, values))
+        rest_end = em.block
+        em.jump(joined)
+        em.start(joined)
+        nexts = [
+            em.new(f"phi {t} [ {a}, %{full_end} ], [ {b}, %{rest_end} ]")
+            for t, a, b in zip(types, full, inner.refs[1:], strict=True)
+        ]
+        loop.advance(_times(em, state.parts, run), nexts)
+    for result, total in zip(node.results, _totals(em, state, loop.refs[1:], body.yields), strict=True):
         em.env[result] = Lane(total)
     go, state.split_end = em.label("lead"), em.label("shared_end")
     em.branch(leads, go, state.split_end)
     em.start(go)
+
+
+def _times(em: Emitter, ref: str, factor: int) -> str:
+    return ref if factor == 1 else em.new(f"mul i64 {ref}, {factor}")
+
+
+def _run(em: Emitter, node: Node, first: str, trips: int, carried: Sequence[str]) -> list[str]:
+    """Write trips that follow each other; return what they carry on."""
+    body, d = node.regions[0], node.operands[0].type
+    values = list(carried)
+    for n in range(trips):
+        with em.scope():
+            at = first if n == 0 else em.new(f"add i64 {first}, {n}")
+            index = at if d.bits == 64 else em.new(f"trunc i64 {at} to {LLVM[d]}")
+            em.known_as(("i64", index), at)
+            for arg, ref in zip(body.args, [index, *values], strict=True):
+                em.env[arg] = Lane(ref)
+            em.nodes(body)
+            values = [em.env[v].ref for v in body.yields]
+    return values
+
+
+class _Carrying:
+    """A counting loop over signed i64 that carries values; ``with`` gives the counter and these, which hold afterwards too."""
+
+    def __init__(self, em: Emitter, start: str, stop: str, types: Sequence[str], inits: Sequence[str]) -> None:
+        self.em, self.stop = em, stop
+        self.carried = [("i64", start), *zip(types, inits, strict=True)]
+        self.head, self.done = em.label("trips"), em.label("done")
+
+    def __enter__(self) -> list[str]:
+        em = self.em
+        body, self.before = em.label("trip"), em.block
+        em.jump(self.head)
+        em.start(self.head)
+        self.phis = len(em.lines)
+        self.refs = [em.new("") for _ in self.carried]
+        em.branch(em.new(f"icmp slt i64 {self.refs[0]}, {self.stop}"), body, self.done)
+        em.start(body)
+        return self.refs
+
+    def advance(self, step: str, values: Sequence[str]) -> None:
+        """Write the end of a trip."""
+        em = self.em
+        nexts = [em.new(f"add nsw i64 {self.refs[0]}, {step}"), *values]
+        for n, ((t, init), value) in enumerate(zip(self.carried, nexts, strict=True)):
+            em.lines[self.phis + n] += f"phi {t} [ {init}, %{self.before} ], [ {value}, %{em.block} ]"
+        em.jump(self.head)
+
+    def __exit__(self, *error: object) -> None:
+        self.em.start(self.done)
 
 
 def _wide(em: Emitter, value: Value) -> str:

@@ -6,7 +6,7 @@ from qd_core.codegen.llvm.emitter import HANDLERS as GENERAL
 from qd_core.codegen.llvm.emitter import Emitter
 from qd_core.ir.nodes import Node
 
-__all__ = ["HANDLERS", "mark"]
+__all__ = ["HANDLERS", "is_short", "mark"]
 
 TRIPS = 4
 MOST_NODES = 48
@@ -14,7 +14,8 @@ _FIRST = 1_000_000
 """Numbers of metadata from here on are free."""
 
 
-def _is_short(node: Node) -> bool:
+def is_short(node: Node) -> bool:
+    """Whether a loop is an innermost one with a short body."""
     body = node.regions[0].nodes
     return not node.attrs["breaks"] and len(body) <= MOST_NODES and not any(n.regions for n in body)
 
@@ -27,7 +28,7 @@ def _for(em: Emitter, node: Node) -> None:
 
 def mark(em: Emitter, node: Node, at: int = -1) -> None:
     """Ask for unrolling where line ``at`` is the jump back of a short loop."""
-    if _is_short(node) and em.lines[at].startswith("  br label"):
+    if is_short(node) and em.lines[at].startswith("  br label"):
         em.lines[at] += f", !llvm.loop !{_note(em)}"
 
 

@@ -17,16 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from qd_core import dtypes as dt
-from qd_core.ir.rewrite import walk
 from qd_core.codegen.llvm.divergence import Divergence
 from qd_core.codegen.llvm.emitter import Emitter, Lane
 from qd_core.codegen.llvm.grid_atomics import close_reductions, open_reductions
 from qd_core.codegen.llvm.grid_scratch import open_pool
-from qd_core.codegen.llvm.grid_split import divide_threads, splittable
+from qd_core.codegen.llvm.grid_split import divide_threads, loaded_arrays, splittable
 from qd_core.codegen.llvm.grid_state import GridState
 from qd_core.codegen.llvm.types import LLVM
 from qd_core.ir.nodes import Node, Region
 from qd_core.ir.program import DeviceWord, Extent, Fixed, Task
+from qd_core.ir.rewrite import walk
 
 __all__ = ["Walk", "lanes_of", "share_of"]
 
@@ -35,6 +35,7 @@ LANES, LANES_OF_MANY_LOADS, MANY_LOADS = 4, 2, 4
 
 ROWS = 4
 TILE_THREADS = 256
+WIDE_NBYTES = 16
 LINEAR_SHARE = 4
 """Iterations of a thread in the linear walk over a straight-line body: the indices are divided once for all of them."""
 
@@ -144,6 +145,9 @@ class Walk:
     def _choose(self) -> None:
         """Tiles where they pay, else linear."""
         em = self.em
+        if self.state.split is not None:
+            self._by_alignment(self.state.split)
+            return
         if self.lanes == 1:
             self._linear()
             return
@@ -155,6 +159,26 @@ class Walk:
             em.start(label)
             with em.scope():
                 write()
+            em.jump(done)
+        em.start(done)
+
+    def _by_alignment(self, loop: Node) -> None:
+        """Twice, once for arrays whose addresses are known to be multiples of `WIDE_NBYTES`: neighbours are read at once."""
+        em, pointer = self.em, self.em.target.pointer
+        arrays = [em.address(p) for p in loaded_arrays(loop)]
+        low = "0"
+        for ref in arrays:
+            low = em.new(f"or i64 {low}, {em.new(f'ptrtoint {pointer} {ref} to i64')}")
+        rest = em.new(f"and i64 {low}, {WIDE_NBYTES - 1}")
+        wide, narrow, done = em.label("wide"), em.label("narrow"), em.label("walked")
+        em.branch(em.new(f"icmp eq i64 {rest}, 0"), wide, narrow)
+        for label in (wide, narrow):
+            em.start(label)
+            if label == wide:
+                for ref in arrays:
+                    em.line(f'call void @llvm.assume(i1 true) [ "align"({pointer} {ref}, i64 {WIDE_NBYTES}) ]')
+            with em.scope():
+                self._linear()
             em.jump(done)
         em.start(done)
 
