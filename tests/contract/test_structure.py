@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from qd_core.backend.registry import GROUP, known_extras
+import qd_core
+from qd_core.backend.registry import GROUP, OWN, known_extras
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "qd_core"
@@ -165,10 +166,16 @@ def loaded() -> set[str]:
     return set(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("name", ["torch", "llvmlite", "scipy", "pluggy", "pytest"])
+@pytest.mark.parametrize("name", ["torch", "llvmlite", "numpy", "scipy", "pluggy", "pytest"])
 def test_import_stays_light(loaded, name):
     assert "qd_core" in loaded
     assert name not in loaded
+
+
+def test_core_knows_its_own_entry_points():
+    points = metadata.distribution("qd-core").entry_points
+    assert {e.name: e.value for e in points if e.group == GROUP} == dict(OWN)
+    assert metadata.version("qd-core") == qd_core.__version__
 
 
 def test_import_loads_no_backend(loaded):

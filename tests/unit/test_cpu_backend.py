@@ -17,6 +17,7 @@ from qd_core.backend.contract import Artifact, BufferRef, CompileOptions, HostSp
 from qd_core.cpu import CpuBackend
 from qd_core.cpu.compiler import FORMAT, CpuCompiler
 from qd_core.cpu.device import CpuDevice
+from qd_core.cpu.pool import process_pool
 from qd_core.cpu.target import vector_bits
 from qd_core.errors import ClosedError, DeviceFault, InvalidIRError, LaunchError
 from qd_core.ir.nodes import Param
@@ -237,3 +238,29 @@ qd.init(arch=qd.cpu)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_pool_is_made_by_the_first_launch_that_shares_work(
+    monkeypatch: pytest.MonkeyPatch, compiler: CpuCompiler
+) -> None:
+    from qd_core.cpu import device as module_of_device
+
+    made: list[int] = []
+
+    def counted(threads: int) -> Any:
+        made.append(threads)
+        pool = process_pool()
+        pool.set_threads(threads)
+        return pool
+
+    monkeypatch.setattr(module_of_device, "_pool_of", counted)
+    backend = CpuBackend()
+    device = backend.open(backend.devices()[0], {"cpu_max_num_threads": 2})
+    p, _ = _double()
+    kernel = device.load(compiler.compile(p, EXACT))
+    for n, pools in ((0, 0), (5, 0), (200_000, 1), (200_000, 1)):
+        x = np.arange(n, dtype=np.float32)
+        device.default_stream.run(kernel, Launch(pack(p.params, [x], lambda _, v: v.ctypes.data), [n], ()))
+        assert np.array_equal(x, 2 * np.arange(n, dtype=np.float32))
+        assert made == [2] * pools
+    device.pool.set_threads(1)

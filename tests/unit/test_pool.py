@@ -339,6 +339,17 @@ def test_little_work_creates_no_thread(tasks: dict[str, int]) -> None:
     assert pool.started == 0
 
 
+@pytest.mark.parametrize("min_chunk", [-100, 500])
+def test_a_launch_that_turns_out_long_wakes_the_others(tasks: dict[str, int], min_chunk: int) -> None:
+    pool = Pool(2)  # by its number of chunks it is too small, or its size is a guess
+    values = np.zeros(6000, np.int64)
+    _launch(pool, tasks["skewed"], values, 0, 6000, min_chunk)
+    assert pool.started == 1
+    once = values.copy()
+    _launch(Pool(1), tasks["skewed"], values, 0, 6000, min_chunk)
+    assert np.array_equal(values, once)
+
+
 @pytest.mark.parametrize("threads", [0, -1, 257])
 def test_a_thread_count_out_of_range_is_refused(threads: int) -> None:
     with pytest.raises(ValueError, match=f"1 to 256, got {threads}"):
