@@ -41,7 +41,5 @@ def tool(arguments: Sequence[str], given: bytes) -> bytes:
 
 def emitted(function: Function, target: SpirvTarget = ALL, options: CompileOptions | None = None) -> list[TaskCode]:
     """Emit all tasks of a kernel."""
-    program = offload(function)
-    return [
-        emit_task(program, n, target, options or CompileOptions(fast_math=False)) for n in range(len(program.tasks))
-    ]
+    program, wanted = offload(function), options or CompileOptions(fast_math=False)
+    return [c for n in range(len(program.tasks)) for c in emit_task(program, n, target, wanted)]

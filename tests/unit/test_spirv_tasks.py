@@ -10,11 +10,13 @@ from qd_core import dtypes as dt
 from qd_core.backend.contract import CompileOptions
 from qd_core.codegen.spirv.expand import expand_real_remainders, remainder
 from qd_core.codegen.spirv.layout import POOL_WORDS, ArgumentLayout
+from qd_core.codegen.spirv.sizing import sizing_task
 from qd_core.codegen.spirv.text import disassemble
 from qd_core.dtypes import DType
 from qd_core.ir.build import Builder
 from qd_core.ir.nodes import Function, Param, Value
 from qd_core.ir.ops import OPS
+from qd_core.ir.rewrite import walk
 from qd_core.passes.offload import offload
 from qd_core.testing.interpret import interpret
 from qd_core.testing.kernels import array, elementwise, parallel, serial
@@ -57,13 +59,13 @@ def test_words_that_do_not_fit_are_found_by_address() -> None:
 @pytest.mark.parametrize(
     ("function", "form", "pooled"),
     [
-        (lambda: elementwise(OPS["add"], dt.f32), "cover", False),
-        (lambda: _scratch(8), "cover", False),
+        (lambda: elementwise(OPS["add"], dt.f32), "grid", False),
+        (lambda: _scratch(8), "grid", False),
         (lambda: _scratch(100_000), "resident", True),
         (lambda: _scratch(None), "resident", True),
         (lambda: serial([array(dt.f32, "y")], lambda b: None), None, False),
     ],
-    ids=["cover", "small private memory", "large private memory", "private memory of run-time length", "nothing to do"],
+    ids=["loop", "small private memory", "large private memory", "private memory of run-time length", "nothing to do"],
 )
 def test_forms(function: object, form: str | None, pooled: bool) -> None:
     codes = emitted(function())  # type: ignore[operator]
@@ -101,6 +103,68 @@ def test_loads_pass_through_a_variable_and_stores_do_not() -> None:
     text = disassemble(code.binary)
     assert text.count("AliasedPointer") == 1
     assert text.count("OpConvertUToPtr") == 2
+
+
+def _nested(length: str) -> Function:
+    """Private memory in a loop in a branch, of a length that is read, counted by a loop, or returned by an atomic."""
+    x, y = array(dt.i32, "x"), array(dt.i32, "y")
+
+    def write(b: Builder, i: Value) -> None:
+        zero, one = b.const(dt.i32, 0), b.const(dt.i32, 1)
+        n = b.load(y if length == "written" else x, [i])
+        if length == "atomic":
+            n = b.atomic("add", x, [i], one)
+        if length == "counted":
+            with b.inside([(dt.i32, "c"), (dt.i32, "idle")], loop=True) as going:
+                b.yield_(b.emit("lt", going.args[0], n))
+            with b.inside([(dt.i32, "c"), (dt.i32, "idle")], loop=True) as step:
+                b.yield_(b.emit("add", step.args[0], one), b.load(x, [step.args[0]]))
+            n = b.while_([zero, zero], going, step)[0]
+        with b.inside() as then:
+            with b.inside([(dt.i32, "k"), (dt.i32, "sum")], loop=True) as body:
+                memory = b.scratch(dt.i64, b.emit("add", n, body.args[0]))
+                b.scratch_store(memory, zero, b.const(dt.i64, 7))
+                b.yield_(b.emit("add", body.args[1], b.cast(b.scratch_load(memory, zero), dt.i32)))
+            b.yield_(b.for_(zero, b.const(dt.i32, 4), [zero], body)[0])
+        with b.inside() as otherwise:
+            b.yield_(zero)
+        (total,) = b.if_(b.emit("gt", n, one), then, otherwise)
+        b.store(y, [i], total)
+
+    return parallel([x, y], lambda b: b.extent(x, 0), write)
+
+
+@pytest.mark.parametrize("length", ["read", "counted"])
+def test_a_sizing_task_finds_the_largest_need(length: str) -> None:
+    from dataclasses import replace
+
+    program = offload(_nested(length))
+    need = array(dt.i32, "need")
+    sizing = sizing_task(program.tasks[0], need, 1)
+    assert sizing is not None
+    names = {n.op.name for n in walk(sizing.body)}
+    assert not names & {"store", "scratch", "scratch_load", "scratch_store"}
+    params = (*program.params, need)
+    program = replace(program, params=params, tasks=(sizing,), writes=frozenset({2}), reads=frozenset({0, 1, 2}))
+    found = np.zeros(2, np.int32)
+    x = np.array([1, 0, 5, 2, -4], np.int32)
+    interpret(program, {"x": x, "y": np.zeros(5, np.int32), "need": found})
+    # The memory of a trip is given back at its end: the last of four trips needs 5 + 3 scalars of two slots.
+    assert found.tolist() == [0, 16]
+
+
+@pytest.mark.parametrize("length", ["atomic", "written"])
+def test_there_is_no_sizing_task_where_the_task_decides_the_length(length: str) -> None:
+    program = offload(_nested(length))
+    assert sizing_task(program.tasks[0], array(dt.i32, "need"), 0) is None
+    assert [c.sizing for c in emitted(_nested(length))] == [False]
+
+
+def test_a_sizing_task_comes_first() -> None:
+    assert [(c.entry, c.sizing, c.form) for c in emitted(_nested("read"))] == [
+        (0, True, "grid"),
+        (0, False, "resident"),
+    ]
 
 
 @pytest.mark.skipif(not HAS_TOOLS, reason="spirv-val is not installed (spirv-tools)")

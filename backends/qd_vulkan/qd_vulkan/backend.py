@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from qd_core.backend.contract import Availability, Backend, Compiler, ContractVersion, Device, DeviceInfo, Target
 from qd_core.errors import BackendUnavailableError
-from qd_vulkan.facts import BASE, memory_nbytes, target_of
+from qd_vulkan.facts import BASE, memory_nbytes, target_from, target_of
 from qd_vulkan.instance import Instance, instance
+from qd_vulkan.probing import quirks
 
 if TYPE_CHECKING:
     from qd_vulkan.instance import Physical
@@ -51,7 +52,9 @@ class VulkanBackend(Backend):
         found = instance()
         if isinstance(found, str):
             return ()
-        return tuple(DeviceInfo(n, p.name, target_of(p), memory_nbytes(p)) for n, p in enumerate(self._physical(found)))
+        return tuple(
+            DeviceInfo(n, p.name, _probed(found, p), memory_nbytes(p)) for n, p in enumerate(self._physical(found))
+        )
 
     def compiler(self, target: Target) -> Compiler:
         """Return a compiler."""
@@ -67,6 +70,12 @@ class VulkanBackend(Backend):
         if isinstance(found, str):
             raise BackendUnavailableError(found, backend=self.name, hint=_REMEDY)
         return VulkanDevice(found, self._physical(found)[info.index], info, options)
+
+
+def _probed(found: Instance, physical: Physical) -> Target:
+    """Return the target of a device, with what small kernels found out about its driver."""
+    target = target_of(physical)
+    return target_from(target.name, (*target.features, *quirks(found, physical, target)), physical)
 
 
 _RANK = {2: 0, 1: 1, 3: 2, 0: 3, 4: 4}

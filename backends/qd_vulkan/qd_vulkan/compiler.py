@@ -62,19 +62,18 @@ class VulkanCompiler(Compiler):
 
     def compile(self, program: Program, options: CompileOptions) -> Artifact:
         """Return the modules of all tasks in one blob; `UnsupportedError` where the target lacks something."""
-        codes = [emit_task(program, n, self.spirv, options) for n in range(len(program.tasks))]
-        entries = tuple(
-            _entry(program, n, task, code) for n, (task, code) in enumerate(zip(program.tasks, codes, strict=True))
-        )
+        codes = [c for n in range(len(program.tasks)) for c in emit_task(program, n, self.spirv, options)]
+        main = [c for c in codes if not c.sizing]
+        entries = tuple(_entry(program, n, task, main[n]) for n, task in enumerate(program.tasks))
         wants_text = dict(options.extra).get("stages") == "1"
-        stages = (
-            {f"spirv {e.symbol}": disassemble(c.binary) for e, c in zip(entries, codes, strict=True)}
-            if wants_text
-            else {}
-        )
+        stages = {f"spirv {_stage(c, entries)}": disassemble(c.binary) for c in codes} if wants_text else {}
         return Artifact(
             FORMAT, pack(_code(program, ArgumentLayout.of(program, self.spirv), codes)), entries, program.sites, stages
         )
+
+
+def _stage(code: TaskCode, entries: Sequence[TaskEntry]) -> str:
+    return entries[code.entry].symbol + (".sizing" if code.sizing else "")
 
 
 def _entry(program: Program, number: int, task: Task, code: TaskCode) -> TaskEntry:
@@ -105,11 +104,16 @@ class Code:
     leaves: tuple[int, ...]
     tasks: tuple[TaskCode, ...]
 
+    @property
+    def sized(self) -> bool:
+        """Whether a sizing task is among the tasks."""
+        return any(t.sizing for t in self.tasks)
+
 
 def pack(code: Code) -> bytes:
     """Write a blob: the length of a header in JSON, the header, the modules."""
     head = {f: getattr(code, f) for f in ("words", "extents", "inline", "pooled", "host_reads", "leaves")}
-    head["tasks"] = [[len(t.binary), t.form, t.group, t.pooled] for t in code.tasks]
+    head["tasks"] = [[len(t.binary), t.form, t.group, t.entry, t.pooled, t.sizing] for t in code.tasks]
     text = json.dumps(head).encode()
     return struct.pack("<I", len(text)) + text + b"".join(t.binary for t in code.tasks)
 
@@ -131,8 +135,8 @@ def unpack(artifact: Artifact) -> Code:
     (length,) = struct.unpack_from("<I", artifact.blob)
     head = json.loads(artifact.blob[4 : 4 + length])
     at, tasks = 4 + length, list[TaskCode]()
-    for nbytes, form, group, pooled in head["tasks"]:
-        tasks.append(TaskCode(artifact.blob[at : at + nbytes], form, group, pooled))
+    for nbytes, *facts in head["tasks"]:
+        tasks.append(TaskCode(artifact.blob[at : at + nbytes], *facts))
         at += nbytes
     return Code(
         head["words"],

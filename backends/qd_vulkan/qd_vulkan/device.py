@@ -149,7 +149,7 @@ class VulkanDevice(Device):
         self.host_memory = Heap(self.f, self.handle, visible, True)
         self.arguments = Ring(self.host_memory.allocate(ARGUMENTS_NBYTES), self.commands)
         self.staging = Ring(self.host_memory.allocate(STAGING_NBYTES), self.commands)
-        self.pool = Pool(self.memory, self.host_memory, self.info.memory_nbytes)
+        self.pool = Pool(self.f, self.memory, self.host_memory, self.info.memory_nbytes)
 
     # -- errors
     # -----------------------------------------------------------------------------------------------------------

@@ -144,9 +144,10 @@ def _from_features(features: tuple[str, ...]) -> SpirvTarget:
         frozenset(native),
         widths,
         max_group=group,
-        group=min(128, group),
+        group=min(256, group),
         float_modes=modes,
         plain_products="plain_products" in features,
+        loop_limit="loop_limit" in features,
     )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from qd_core.backend.contract import Access, Artifact, Launch, Module, NativeEntry
-from qd_core.errors import LaunchError
 from qd_vulkan import binding as vk
 from qd_vulkan.compiler import Code, unpack
 from qd_vulkan.hazards import Touch
@@ -23,10 +23,9 @@ __all__ = ["VulkanModule", "argument_bytes", "grids"]
 BATCH = 64
 """Launches and copies in a command buffer before it is submitted."""
 
-RESIDENT_GROUPS = 256
-"""Groups of a task whose number of iterations only the device knows, or which needs the pool of private memory."""
+GRID_GROUPS, RESIDENT_GROUPS = 8192, 256
+"""Most groups of a task; and of one whose number of iterations only the device knows, or which needs the pool."""
 
-_MAX_GROUPS = 65535
 _WRITES = (Access.WRITE, Access.READ_WRITE)
 
 
@@ -53,12 +52,12 @@ class VulkanModule(Module):
         self._written = {leaves[p] for task in artifact.tasks for p in task.writes}
 
     def native(self) -> NativeEntry | None:
-        """Return the C entry; None for kernels whose messages or results the host reads after each launch."""
-        if self.code.host_reads:
+        """Return the C entry; None where the host reads messages or results, or private memory is sized first."""
+        if self.code.host_reads or self.code.sized:
             return None
         if self._entry is None:
             with self.device.guard("native launches"):
-                self._entry, self._table = native_entry(self, BATCH, RESIDENT_GROUPS)
+                self._entry, self._table = native_entry(self, BATCH, GRID_GROUPS, RESIDENT_GROUPS)
         return self._entry
 
     def take_launched(self) -> bool:
@@ -104,33 +103,20 @@ def argument_bytes(code: Code, words: bytes, extents: Sequence[int], pool: bytes
     return words[: 8 * code.words] + struct.pack(f"<{code.extents}q", *extents) + pool
 
 
-def grids(artifact: Artifact, code: Code, extents: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the groups of each task in two dimensions; (0, 0) where there is nothing to do."""
-    result: list[tuple[int, int]] = []
-    at = 0
-    for entry, task in zip(artifact.tasks, code.tasks, strict=True):
-        own = extents[at : at + entry.axes]
-        at += entry.axes
-        # A negative number is a word that an earlier task writes: such a task is resident.
-        known = [max(n, 0) for n in own] if task.form == "cover" else [n for n in own if n >= 0]
-        result.append(_grid(task.form, task.group, known, entry.axes))
-    return result
+def grids(artifact: Artifact, code: Code, extents: Sequence[int]) -> list[int]:
+    """Return the number of groups of each task; 0 where there is nothing to do."""
+    ends = list(itertools.accumulate(e.axes for e in artifact.tasks))
+    own = [extents[end - e.axes : end] for end, e in zip(ends, artifact.tasks, strict=True)]
+    return [groups_of(task.form, task.group, own[task.entry]) for task in code.tasks]
 
 
-def _grid(form: str, group: int, known: Sequence[int], axes: int) -> tuple[int, int]:
+def groups_of(form: str, group: int, extents: Sequence[int]) -> int:
+    """Groups of one task; a negative extent of a resident one is a word that an earlier task writes."""
+    known = [max(n, 0) for n in extents] if form == "grid" else [n for n in extents if n >= 0]
     total = math.prod(known)
     if total == 0:
-        return 0, 0
+        return 0
     if form in ("serial", "sequence"):
-        return 1, 1
-    if len(known) < axes:
-        return RESIDENT_GROUPS, 1
-    groups = -(-total // group)
-    if form == "resident":
-        return min(groups, RESIDENT_GROUPS), 1
-    if groups <= _MAX_GROUPS:
-        return groups, 1
-    rows = -(-groups // _MAX_GROUPS)
-    if rows > _MAX_GROUPS:
-        raise LaunchError(f"{total} iterations are too many for one launch", hint="split the loop")
-    return _MAX_GROUPS, rows
+        return 1
+    limit = GRID_GROUPS if form == "grid" else RESIDENT_GROUPS
+    return limit if len(known) < len(extents) else min(-(-total // group), limit)

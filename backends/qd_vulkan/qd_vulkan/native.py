@@ -2,7 +2,7 @@
 
 ``int32 qd_record(context*, words*, extents*, stream*)``. The context is an array of 64-bit words, `KERNEL`, followed by
 `TASK` words for each task; it points to the stream's, `STREAM`. Where the function cannot record by itself (no open
-command buffer, a full one, no room for arguments, Python is recording, too many iterations), it calls back into
+command buffer, a full one, no room for arguments, Python is recording), it calls back into
 Python, which records the launch and leaves an open command buffer.
 
 It knows no buffers, so it records a barrier before every launch. The interpreter's lock is held while it runs.
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from qd_core.backend.contract import NativeEntry
 from qd_core.codegen.jit import process_jit
+from qd_core.codegen.spirv.layout import POOL_WORDS
 from qd_vulkan import binding as vk
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ STREAM = (
     "commands", "count", "busy", "launches", "head", "end", "mapped", "address", "barrier", "push", "bind", "dispatch",
     "layout", "between", "record",
 )  # fmt: skip
-KERNEL = ("stream", "inline", "words", "extents", "pool", "pool0", "pool1", "pool2", "tasks", "launched")
+KERNEL = ("stream", "inline", "words", "extents", "pool", "pool0", "pool1", "pool2", "pool3", "tasks", "launched")
 TASK = ("pipeline", "axes", "form", "group")
-FORMS = {"serial": 0, "sequence": 0, "cover": 1, "resident": 2}
+FORMS = {"serial": 0, "sequence": 0, "grid": 1, "resident": 2}
 SYMBOL = "qd_record"
 
 _IR = """
@@ -65,7 +66,7 @@ done:
   ret void
 }
 
-; Iterations of a task: -1 where only the device knows, a large number where they are too many.
+; Iterations of a task: -1 where only the device knows.
 define internal i64 @total(ptr %task, ptr %extents) {
 entry:
   %axes = call i64 @at(ptr %task, i64 {axes})
@@ -127,35 +128,14 @@ entry:
   %by.address = xor i1 %inline, true
   %no.room = and i1 %narrow, %by.address
   %no3 = or i1 %no2, %no.room
-  br i1 %no3, label %back, label %check
+  br i1 %no3, label %back, label %go
 back:
   %record = call ptr @pt(ptr %s, i64 {record})
   %status = call i32 %record(ptr %c, ptr %words, ptr %extents)
   ret i32 %status
 
-check:
-  %row0 = getelementptr i64, ptr %c, i64 {kernel}
-  br label %check.test
-check.test:
-  %k = phi i64 [ 0, %check ], [ %k1, %check.one ]
-  %krow = phi ptr [ %row0, %check ], [ %krow1, %check.one ]
-  %kext = phi ptr [ %extents, %check ], [ %kext1, %check.one ]
-  %large = phi i1 [ false, %check ], [ %large1, %check.one ]
-  %kmore = icmp ult i64 %k, %tasks
-  br i1 %kmore, label %check.one, label %checked
-check.one:
-  %ktotal = call i64 @total(ptr %krow, ptr %kext)
-  %huge = icmp sgt i64 %ktotal, 274877906944
-  %large1 = or i1 %large, %huge
-  %kaxes = call i64 @at(ptr %krow, i64 {axes})
-  %kext1 = getelementptr i64, ptr %kext, i64 %kaxes
-  %krow1 = getelementptr i64, ptr %krow, i64 {task}
-  %k1 = add i64 %k, 1
-  br label %check.test
-checked:
-  br i1 %large, label %back, label %go
-
 go:
+  %row0 = getelementptr i64, ptr %c, i64 {kernel}
   %local = alloca i64, i64 16
   %mapped = call i64 @at(ptr %s, i64 {mapped})
   %slot.i = add i64 %mapped, %head
@@ -216,9 +196,10 @@ task.one:
   %above1 = sub i64 %above, 1
   %groups.n = udiv i64 %above1, %group
   %resident = icmp eq i64 %form, 2
-  %capped = call i64 @llvm.umin.i64(i64 %groups.n, i64 {resident})
-  %groups.r = select i1 %resident, i64 %capped, i64 %groups.n
-  %groups.u = select i1 %unknown, i64 {resident}, i64 %groups.r
+  %limit = select i1 %resident, i64 {resident}, i64 {grid}
+  %capped = call i64 @llvm.umin.i64(i64 %groups.n, i64 %limit)
+  %fixed = select i1 %resident, i64 {resident}, i64 0
+  %groups.u = select i1 %unknown, i64 %fixed, i64 %capped
   %single = icmp eq i64 %form, 0
   %some = icmp ne i64 %groups.u, 0
   %one.n = zext i1 %some to i64
@@ -226,17 +207,11 @@ task.one:
   %skip = icmp eq i64 %groups, 0
   br i1 %skip, label %task.next, label %task.go
 task.go:
-  %tall = icmp ugt i64 %groups, 65535
-  %rows.up = add i64 %groups, 65534
-  %rows.n = udiv i64 %rows.up, 65535
-  %rows = select i1 %tall, i64 %rows.n, i64 1
-  %wide = select i1 %tall, i64 65535, i64 %groups
-  %x = trunc i64 %wide to i32
-  %y = trunc i64 %rows to i32
+  %x = trunc i64 %groups to i32
   call void @between(ptr %s, ptr %commands)
   %pipeline = call i64 @at(ptr %row, i64 {pipeline})
   call void %bind(ptr %commands, i32 1, i64 %pipeline)
-  call void %dispatch(ptr %commands, i32 %x, i32 %y, i32 1)
+  call void %dispatch(ptr %commands, i32 %x, i32 1, i32 1)
   br label %task.next
 task.next:
   %n1 = add i64 %n, 1
@@ -306,10 +281,10 @@ def _address(function: ctypes._CFuncPtr) -> int:  # pyright: ignore[reportPrivat
 
 
 @functools.cache
-def load_entry(batch: int, resident: int) -> int:
+def load_entry(batch: int, grid: int, resident: int) -> int:
     """Return the address of the compiled function."""
     names = {name: n for table in (STREAM, KERNEL, TASK) for n, name in enumerate(table)}
-    names |= {"kernel": len(KERNEL), "task": len(TASK), "batch": batch, "resident": resident}
+    names |= {"kernel": len(KERNEL), "task": len(TASK), "batch": batch, "grid": grid, "resident": resident}
     text = _IR
     for name, value in names.items():
         text = text.replace("{" + name + "}", str(value))
@@ -317,15 +292,18 @@ def load_entry(batch: int, resident: int) -> int:
     return jit.load(jit.compile_kept(text, vectorize=False, opt_level=2), (SYMBOL,))[SYMBOL]
 
 
-def native_entry(module: VulkanModule, batch: int, resident: int) -> tuple[NativeEntry, ctypes.Array[ctypes.c_uint64]]:
+def native_entry(
+    module: VulkanModule, batch: int, grid: int, resident: int
+) -> tuple[NativeEntry, ctypes.Array[ctypes.c_uint64]]:
     """Fill a module's table; return the entry and the table."""
     code, stream = module.code, module.device.default_stream
-    pool = [0, 0, 0]
+    pool = [0] * POOL_WORDS
     if code.pooled:
-        pool = [int.from_bytes(module.device.pool.words()[8 * n : 8 * n + 8], "little") for n in range(3)]
+        words = module.device.pool.words(code)
+        pool = [int.from_bytes(words[8 * n : 8 * n + 8], "little") for n in range(POOL_WORDS)]
     head = {
         "stream": ctypes.addressof(stream.native_table().words), "inline": int(code.inline), "words": code.words,
-        "extents": code.extents, "pool": 3 * code.pooled, "pool0": pool[0], "pool1": pool[1], "pool2": pool[2],
+        "extents": code.extents, "pool": POOL_WORDS * code.pooled, **{f"pool{n}": word for n, word in enumerate(pool)},
         "tasks": len(code.tasks), "launched": 0,
     }  # fmt: skip
     words = [head[name] for name in KERNEL]
@@ -334,7 +312,7 @@ def native_entry(module: VulkanModule, batch: int, resident: int) -> tuple[Nativ
     table = (ctypes.c_uint64 * len(words))(*words)
     assert stream.table is not None
     stream.table.kernels[ctypes.addressof(table)] = module
-    return NativeEntry(load_entry(batch, resident), ctypes.addressof(table), (module, table), brief=True), table
+    return NativeEntry(load_entry(batch, grid, resident), ctypes.addressof(table), (module, table), brief=True), table
 
 
 assert vk.PIPELINE_STAGE_COMPUTE | vk.PIPELINE_STAGE_TRANSFER == 6144

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -14,17 +15,27 @@ if TYPE_CHECKING:
     from qd_vulkan.instance import Physical
     from qd_vulkan.loader import Table
 
-__all__ = ["load_cache", "store_cache"]
+__all__ = ["cache_path", "load_cache", "store_cache", "write_whole"]
 
 
-def _path(physical: Physical) -> Path:
+def cache_path(physical: Physical, kind: str, suffix: str) -> Path:
+    """Return the file of one kind for one version of one driver and device."""
     base = os.environ.get("QD_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     p = physical.properties
-    return (
-        Path(base)
-        / "qd_core"
-        / f"vulkan-{bytes(p.pipelineCacheUUID).hex()}-{p.vendorID:x}-{p.deviceID:x}-{p.driverVersion:x}.bin"
-    )
+    driver = hashlib.sha256(bytes(p.pipelineCacheUUID) + bytes(physical.properties12.driverInfo)).hexdigest()[:16]
+    name = f"vulkan-{kind}-{driver}-{p.vendorID:x}-{p.deviceID:x}-{p.driverVersion:x}.{suffix}"
+    return Path(base) / "qd_core" / name
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all; a disk that cannot be written is no error."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(data)
+        os.replace(file.name, path)
+    except OSError:
+        pass
 
 
 def load_cache(functions: Table, device: int, physical: Physical | None) -> int:
@@ -32,7 +43,7 @@ def load_cache(functions: Table, device: int, physical: Physical | None) -> int:
     data = b""
     if physical is not None:
         try:
-            data = _path(physical).read_bytes()
+            data = cache_path(physical, "pipelines", "bin").read_bytes()
         except OSError:
             pass
     info = vk.make(vk.PipelineCacheCreateInfo, initialDataSize=len(data), pInitialData=data or None)
@@ -42,16 +53,9 @@ def load_cache(functions: Table, device: int, physical: Physical | None) -> int:
 
 
 def store_cache(functions: Table, device: int, cache: int, physical: Physical) -> None:
-    """Write the cache to disk, whole or not at all; a disk that cannot be written is no error."""
+    """Write the cache to disk."""
     nbytes = ctypes.c_size_t()
     functions.GetPipelineCacheData(device, cache, ctypes.byref(nbytes), None)
     data = ctypes.create_string_buffer(nbytes.value)
     functions.GetPipelineCacheData(device, cache, ctypes.byref(nbytes), data)
-    path = _path(physical)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(data.raw[: nbytes.value])
-        os.replace(file.name, path)
-    except OSError:
-        pass
+    write_whole(cache_path(physical, "pipelines", "bin"), data.raw[: nbytes.value])

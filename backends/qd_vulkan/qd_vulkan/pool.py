@@ -8,14 +8,18 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qd_core.errors import DeviceFault
+from qd_core.codegen.spirv.fault import LOOP_ENDED
+from qd_core.errors import DeviceFault, LaunchError
 
 if TYPE_CHECKING:
+    from qd_vulkan.compiler import Code
+    from qd_vulkan.loader import Table
     from qd_vulkan.memory import Allocation, Heap
 
 __all__ = ["Pool"]
 
 _MIN_NBYTES, _MAX_NBYTES = 64 << 20, 1 << 30
+_NEEDS_NBYTES = 65536
 
 
 class Pool:
@@ -23,6 +27,8 @@ class Pool:
 
     Parameters
     ----------
+    functions : Table
+        Device functions.
     memory : Heap
         Where the pool lies.
     visible : Heap
@@ -31,21 +37,34 @@ class Pool:
         Bytes of the device; the pool takes a sixteenth, within limits, or what ``QD_VULKAN_POOL_NBYTES`` says.
     """
 
-    def __init__(self, memory: Heap, visible: Heap, memory_nbytes: int) -> None:
+    def __init__(self, functions: Table, memory: Heap, visible: Heap, memory_nbytes: int) -> None:
+        self._f = functions
         self._memory, self._visible = memory, visible
         wanted = os.environ.get("QD_VULKAN_POOL_NBYTES")
         self.nbytes = int(wanted) if wanted else min(max(memory_nbytes // 16, _MIN_NBYTES), _MAX_NBYTES)
         self._pool: Allocation | None = None
         self._fault: Allocation | None = None
+        self._needs: Allocation | None = None
 
-    def words(self) -> bytes:
-        """Return the words of a launch that uses the pool: address, 4-byte slots, address of the fault."""
-        if self._pool is None:
-            self._pool = self._memory.allocate(self.nbytes)
+    def words(self, code: Code) -> bytes:
+        """Return the words of a launch: address of the pool, its 4-byte slots, addresses of fault and needs."""
+        if not code.pooled:
+            return b""
+        if self._fault is None:
             self._fault = self._visible.allocate(8)
             ctypes.memset(self._fault.mapped, 0, 8)
-        assert self._fault is not None
-        return struct.pack("<QQQ", self._pool.address, self.nbytes // 4, self._fault.address)
+        if self._pool is None and any(t.pooled for t in code.tasks):
+            self._pool, self._needs = self._memory.allocate(self.nbytes), self._memory.allocate(_NEEDS_NBYTES)
+        pool, needs = (place.address if place is not None else 0 for place in (self._pool, self._needs))
+        return struct.pack("<QQQQ", pool, self.nbytes // 4, self._fault.address, needs)
+
+    def clear_needs(self, commands: int, tasks: int) -> None:
+        """Record that no task of a launch needs anything yet."""
+        if 4 * tasks > _NEEDS_NBYTES:
+            raise LaunchError(f"a kernel of {tasks} tasks whose private memory is sized first", why="they are too many")
+        needs = self._needs
+        assert needs is not None
+        self._f.CmdFillBuffer(commands, needs.block.buffer, needs.offset, 4 * tasks, 0)
 
     def check(self, kernels: Sequence[str]) -> None:
         """Raise `DeviceFault` if a kernel needed more than there is; the device must be idle."""
@@ -53,8 +72,14 @@ class Pool:
             return
         word = ctypes.c_uint64.from_address(self._fault.mapped)
         needed, word.value = word.value, 0
+        names = ", ".join(dict.fromkeys(kernels))
+        if needed == LOOP_ENDED:
+            raise DeviceFault(
+                "the device ended a loop although its condition still held",
+                why=f"its driver limits the iterations of all loops together; kernels launched lately: {names}",
+                hint="split the loop, or use another device or driver",
+            )
         if needed:
-            names = ", ".join(dict.fromkeys(kernels))
             raise DeviceFault(
                 f"an iteration needs {4 * needed} bytes of private memory, which do not fit the pool of "
                 f"{self.nbytes} bytes",

@@ -68,7 +68,7 @@ class VulkanStream(Stream):
 
     def _run(self, module: VulkanModule, launch: Launch) -> None:
         touches = module.touches(launch)
-        if module.code.pooled:
+        if any(t.pooled for t in module.code.tasks):
             touches.append((0, 0, 1, True))
         self._order(touches)
         module.name = launch.name
@@ -78,21 +78,24 @@ class VulkanStream(Stream):
 
     def _record(self, module: VulkanModule, words: bytes, extents: Sequence[int]) -> None:
         """Record the commands of a launch, barriers between its tasks included."""
-        block = argument_bytes(module.code, words, extents, self.device.pool.words() if module.code.pooled else b"")
+        block = argument_bytes(module.code, words, extents, self.device.pool.words(module.code))
         if not module.code.inline:
             block = self._indirect(block)
         f, commands, device = self.device.f, self.commands.recording(), self.device
         if block:
             f.CmdPushConstants(commands, device.layout, vk.STAGE_COMPUTE, 0, len(block), block)
+        if module.code.sized:
+            device.pool.clear_needs(commands, len(module.artifact.tasks))
+            self.commands.barrier()
         first = True
-        for pipeline, (x, y) in zip(module.pipelines, grids(module.artifact, module.code, extents), strict=True):
-            if x == 0:
+        for pipeline, groups in zip(module.pipelines, grids(module.artifact, module.code, extents), strict=True):
+            if groups == 0:
                 continue
             if not first:
                 self.commands.barrier()
             first = False
             f.CmdBindPipeline(commands, vk.BIND_COMPUTE, pipeline)
-            f.CmdDispatch(commands, x, y, 1)
+            f.CmdDispatch(commands, groups, 1, 1)
 
     # -- native launches
     def native_table(self) -> StreamTable:

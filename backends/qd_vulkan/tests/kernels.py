@@ -7,7 +7,7 @@ from qd_core.ir.build import Builder
 from qd_core.ir.nodes import Function, Param, Value
 from qd_core.testing.kernels import array, parallel
 
-__all__ = ["accumulate", "chain_back", "increment", "many", "saxpy", "stack"]
+__all__ = ["accumulate", "chain_back", "count", "ends", "increment", "many", "saxpy", "stack"]
 
 
 def saxpy() -> Function:
@@ -63,12 +63,14 @@ def many(count: int) -> Function:
     return parallel([*inputs, y], lambda b: b.extent(y, 0), write)
 
 
-def stack(dtype: dt.DType = dt.f32) -> Function:
-    """Each iteration fills ``length[i]`` scalars of private memory and adds them up backwards."""
-    length, y = array(dt.i32, "length"), array(dtype, "y")
+def stack(dtype: dt.DType = dt.f32, *, same: bool = False) -> Function:
+    """Each iteration fills ``length[i]`` scalars of private memory (``n`` where they are the ``same``), and adds them
+    up backwards.
+    """
+    length, y, scalar = array(dt.i32, "length"), array(dtype, "y"), Param(dt.i32, "n")
 
     def write(b: Builder, i: Value) -> None:
-        n, zero = b.load(length, [i]), b.const(dt.i32, 0)
+        n, zero = scalar if same else b.load(length, [i]), b.const(dt.i32, 0)
         memory = b.scratch(dtype, n)
         with b.inside([(dt.i32, "k")], loop=True) as fill:
             b.scratch_store(memory, fill.args[0], b.cast(b.emit("add", fill.args[0], i), dtype))
@@ -79,4 +81,33 @@ def stack(dtype: dt.DType = dt.f32) -> Function:
         (total,) = b.for_(zero, n, [b.const(dtype, 0)], add, reverse=True)
         b.store(y, [i], total)
 
+    return parallel([scalar if same else length, y], lambda b: b.extent(y, 0), write)
+
+
+def ends() -> Function:
+    """Each iteration writes the first and the last of ``length[i]`` scalars of private memory, and adds them."""
+    length, y = array(dt.i32, "length"), array(dt.i32, "y")
+
+    def write(b: Builder, i: Value) -> None:
+        n, zero = b.load(length, [i]), b.const(dt.i32, 0)
+        last = b.emit("sub", n, b.const(dt.i32, 1))
+        memory = b.scratch(dt.i32, n)
+        b.scratch_store(memory, zero, i)
+        b.scratch_store(memory, last, n)
+        b.store(y, [i], b.emit("add", b.scratch_load(memory, zero), b.scratch_load(memory, last)))
+
     return parallel([length, y], lambda b: b.extent(y, 0), write)
+
+
+def count() -> Function:
+    """Each iteration runs a loop ``y[i]`` times and counts it."""
+    y = array(dt.i32, "y")
+
+    def write(b: Builder, i: Value) -> None:
+        zero, one = b.const(dt.i32, 0), b.const(dt.i32, 1)
+        with b.inside([(dt.i32, "k"), (dt.i32, "n")], loop=True) as body:
+            odd = b.emit("and", body.args[0], one)
+            b.yield_(b.emit("add", body.args[1], b.emit("add", odd, b.emit("xor", odd, one))))
+        b.store(y, [i], b.for_(zero, b.load(y, [i]), [zero], body)[0])
+
+    return parallel([y], lambda b: b.extent(y, 0), write)

@@ -71,7 +71,8 @@ def test_the_plain_form_is_right_on_a_driver(opened: Any, monkeypatch: pytest.Mo
 
 def test_atomics_name_the_device_address_space(compiler: Any) -> None:
     program = offload(kernels.accumulate())
-    text = translate(emit_task(program, 0, spirv_target(TRANSLATED), CompileOptions()).binary)
+    (code,) = emit_task(program, 0, spirv_target(TRANSLATED), CompileOptions())
+    text = translate(code.binary)
     assert "(device atomic_uint*)" in text
     assert "(thread atomic_uint*)" not in text
 

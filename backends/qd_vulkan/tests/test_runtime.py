@@ -178,9 +178,33 @@ def test_private_memory_of_different_lengths(device: Any, compiler: Any, dtype: 
     np.testing.assert_allclose(bound.fetch("y"), want, rtol=1e-5)
 
 
+def test_private_memory_much_longer_in_one_iteration(device: Any, compiler: Any) -> None:
+    """Fewer threads run where an iteration needs much: 60 MB here, of a pool that all share."""
+    lengths = np.full(5000, 2, np.int32)
+    lengths[[7, 4000]] = 15_000_000
+    bound = bind(device, compiler, kernels.ends(), {"length": lengths, "y": np.zeros(5000, np.int32)})
+    bound.run()
+    np.testing.assert_array_equal(bound.fetch("y"), lengths + np.arange(5000))
+
+
+def test_a_loop_that_the_driver_ends_is_a_fault(device: Any, compiler: Any) -> None:
+    """Mesa's lavapipe ends loops after 65535 iterations; whatever a driver does, the count is right or it is a fault."""
+    given = np.full(3, 100_000, np.int32)
+    bound = bind(device, compiler, kernels.count(), {"y": given})
+    bound.run()
+    if compiler.spirv.loop_limit:
+        with pytest.raises(DeviceFault, match="ended a loop"):
+            device.default_stream.synchronize()
+    else:
+        np.testing.assert_array_equal(bound.fetch("y"), given)
+    small = bind(device, compiler, kernels.count(), {"y": np.full(3, 65_000, np.int32)})
+    small.run()
+    np.testing.assert_array_equal(small.fetch("y"), 65_000)
+
+
 def test_private_memory_that_does_not_fit_is_a_fault_that_names_the_kernel(device: Any, compiler: Any) -> None:
     lengths = np.full(300, 40_000_000, np.int32)
-    bound = bind(device, compiler, kernels.stack(), {"length": lengths, "y": np.zeros(300, np.float32)})
+    bound = bind(device, compiler, kernels.ends(), {"length": lengths, "y": np.zeros(300, np.int32)})
     bound.run()
     with pytest.raises(DeviceFault, match="do not fit the pool") as caught:
         device.default_stream.synchronize()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -104,11 +105,11 @@ class TranslatedStream(ReferenceStream):
         block = ctypes.create_string_buffer(words, max(len(words), 8))
         address = ctypes.c_uint64(ctypes.addressof(block))
         slot = ctypes.addressof(block) if module.code.inline else ctypes.addressof(address)
-        for kernel, task, grid in zip(
+        for kernel, task, groups in zip(
             module.kernels, module.code.tasks, grids(module.artifact, module.code, launch.extents), strict=True
         ):
-            if grid[0]:
-                kernel.run({0: slot}, grid, task.group)
+            if groups:
+                kernel.run({0: slot}, (groups, 1), task.group)
         device.check_pool()
 
 
@@ -126,6 +127,7 @@ class TranslatedDevice(ReferenceDevice):
         self.default_stream = TranslatedStream(self)
         self._pool: Any = None
         self._fault = ctypes.c_uint64()
+        self._needs = (ctypes.c_uint32 * 1024)()
 
     def load(self, artifact: Artifact) -> Module:
         """Translate and compile."""
@@ -136,9 +138,14 @@ class TranslatedDevice(ReferenceDevice):
         """Return the pool's words."""
         if self._pool is None:
             self._pool = ctypes.create_string_buffer(_POOL_NBYTES)
-        import struct
-
-        return struct.pack("<QQQ", ctypes.addressof(self._pool), _POOL_NBYTES // 4, ctypes.addressof(self._fault))
+        ctypes.memset(self._needs, 0, ctypes.sizeof(self._needs))
+        return struct.pack(
+            "<QQQQ",
+            ctypes.addressof(self._pool),
+            _POOL_NBYTES // 4,
+            ctypes.addressof(self._fault),
+            ctypes.addressof(self._needs),
+        )
 
     def check_pool(self) -> None:
         """Raise `DeviceFault` if a kernel needed more private memory than there is."""

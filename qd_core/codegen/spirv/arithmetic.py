@@ -180,6 +180,15 @@ def truncate(t: Typed, x: int) -> int:
     return t.select(less(t, "lt", x, t.lit(0)), t.ext("Ceil", x), t.ext("Floor", x))
 
 
+def square_root(t: Typed, x: int) -> int:
+    """Square root; subnormal numbers are scaled up for it, because devices that keep them still flush them there."""
+    if t.dtype is not dt.f32:
+        return t.ext("Sqrt", x)
+    tiny = less(t, "lt", x, t.lit(2.0**-100))
+    root = t.ext("Sqrt", t.select(tiny, t.op("FMul", x, t.lit(2.0**64)), x))
+    return t.select(tiny, t.op("FMul", root, t.lit(2.0**-32)), root)
+
+
 def _round(t: Typed, x: int) -> int:
     whole = truncate(t, x)
     away = less(t, "ge", t.ext("FAbs", t.op("FSub", x, whole)), t.lit(0.5))
@@ -237,7 +246,7 @@ def _clz(t: Typed, x: int) -> int:
 _UNARY: dict[str, Callable[[Typed, int], int]] = {
     "abs": _abs, "sgn": _sgn, "round": _round, "isnan": _is_nan, "isinf": _is_inf, "popcnt": _popcnt, "clz": _clz,
     "floor": lambda t, x: t.ext("Floor", x), "ceil": lambda t, x: t.ext("Ceil", x), "trunc": truncate,
-    "sqrt": lambda t, x: t.ext("Sqrt", x), "rsqrt": lambda t, x: t.op("FDiv", t.lit(1), t.ext("Sqrt", x)),
+    "sqrt": square_root, "rsqrt": lambda t, x: t.op("FDiv", t.lit(1), square_root(t, x)),
 }  # fmt: skip
 for _name, _rule in _UNARY.items():
     _register(_name, _rule)

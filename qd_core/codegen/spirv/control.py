@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from qd_core import dtypes as dt
 from qd_core.codegen.spirv.emitter import HANDLERS, Emitter
+from qd_core.codegen.spirv.fault import LOOP_ENDED, report
 from qd_core.ir.nodes import Node
 
 __all__ = ["loop"]
@@ -80,6 +81,9 @@ def loop(
     em.start(following)
     em.jump(header)
     em.start(merge)
+    if em.target.loop_limit:
+        with em.when(test(phis)):
+            report(em, em.u64(LOOP_ENDED))
     return phis
 
 

@@ -6,17 +6,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qd_core import dtypes as dt
 from qd_core.codegen.spirv.scratch import uses_pool
 from qd_core.codegen.spirv.target import SpirvTarget
-from qd_core.ir.nodes import ArrayType, Param
+from qd_core.ir.nodes import ArrayType, Param, Role
 from qd_core.ir.program import Program
 
-__all__ = ["POOL_WORDS", "ArgumentLayout"]
+__all__ = ["NEED", "POOL_WORDS", "ArgumentLayout"]
 
-POOL_WORDS = 3
-"""Address of the pool of private memory, its length in 4-byte slots, and the address of the word that tells of a
-fault.
-"""
+POOL_WORDS = 4
+"""Address of the pool of private memory, its length in 4-byte slots, the address of the word that tells of a fault, and
+the address of `NEED`."""
+
+NEED = Param(ArrayType(dt.i32, 1), "private.need", Role.RESIDUAL)
+"""One element a task: slots that an iteration needs at most, where a sizing task finds that out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class ArgumentLayout:
     extents : int
         First of the extents: one an axis of each task, in task order.
     pool : int or None
-        First of the pool's words, where a task uses it.
+        First of the pool's words, where a task uses it or may report a fault.
     size : int
         Number of words in all.
     inline : bool
@@ -54,6 +57,7 @@ class ArgumentLayout:
         extents = size
         size += sum(len(t.extents) for t in program.tasks)
         pool = None
-        if any(uses_pool(t.body) for t in program.tasks):
+        if target.loop_limit or any(uses_pool(t.body) for t in program.tasks):
             pool, size = size, size + POOL_WORDS
+            offsets[NEED] = pool + 3
         return ArgumentLayout(offsets, extents, pool, size, size <= target.push_words)

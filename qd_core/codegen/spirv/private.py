@@ -6,12 +6,13 @@ share: slot ``s`` of thread
 back at its end what was
 reserved in it, so an iteration needs at most what lives together, its *capacity*.
 
-==========================================  ================================================================
-capacity                                    threads that run
-==========================================  ================================================================
-known from scalars and extents              as many as the pool has room for
-known only to the iteration itself          a number set beforehand; what does not fit is a reported fault
-==========================================  ================================================================
+================================  ===================================================================
+capacity                          threads that run
+================================  ===================================================================
+known from scalars and extents    as many as the pool has room for
+found by a task that runs before  the same (`sizing`)
+known only to the iteration       a number set beforehand; what does not fit is a reported fault
+================================  ===================================================================
 
 Nothing is ever written outside a thread's part. Where not even one thread fits, nothing runs and the fault is reported.
 """
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from qd_core import dtypes as dt
 from qd_core.codegen.spirv.convert import cast
 from qd_core.codegen.spirv.emitter import HANDLERS, Emitter
+from qd_core.codegen.spirv.fault import report
 from qd_core.codegen.spirv.memory import load_at, store_at, widen
 from qd_core.codegen.spirv.scratch import is_pooled, uses_pool
 from qd_core.dtypes import DType
@@ -30,7 +32,7 @@ from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Node, Param, Region, ScratchType, Value
 from qd_core.ir.rewrite import walk
 
-__all__ = ["Local", "Pool", "Pooled", "capacity", "pool_slots", "report"]
+__all__ = ["Local", "Pool", "Pooled", "capacity", "is_shared_need", "pool_slots"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +103,14 @@ def pool_slots(em: Emitter) -> int:
     return em.word(_pool_word(em, 1))
 
 
-def report(em: Emitter, needed: int) -> None:
-    """Write the slots that a thread needs where the runtime looks for a fault."""
-    store_at(em, em.word(_pool_word(em, 2)), needed, dt.u64)
-
-
 # -- capacity ---------------------------------------------------------------------------------------------------------
-def capacity(em: Emitter, body: Region) -> int | None:
-    """Write the slots that an iteration needs (u64) into the entry block; None where only the iteration knows.
+def is_shared_need(body: Region) -> bool:
+    """Whether all lengths of private memory in the pool hang on scalars and extents alone."""
+    return all(_is_shared(n.operands[0]) for n in walk(body) if is_pooled(n))
 
-    Lengths that hang on scalars and extents alone are evaluated there.
-    """
-    if not all(_is_shared(n.operands[0]) for n in walk(body) if is_pooled(n)):
-        return None
+
+def capacity(em: Emitter, body: Region) -> int:
+    """Write the slots that an iteration needs (u64) into the entry block, where `is_shared_need`."""
     with em.entry():
         return _need(em, body, em.u64(0))
 

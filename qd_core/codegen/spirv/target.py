@@ -37,6 +37,9 @@ class SpirvTarget:
         Products are not decorated `NoContraction`, only the sums that they could be fused with: a consumer that
         writes a decorated
         product as ``fma(x, y, 0)`` loses the sign of zero.
+    loop_limit : bool
+        The device ends loops after some number of iterations although their condition still holds: each loop checks,
+        and reports it.
     """
 
     backend: str
@@ -48,6 +51,7 @@ class SpirvTarget:
     group: int = 128
     float_modes: frozenset[tuple[str, int]] = field(default_factory=frozenset[tuple[str, int]])
     plain_products: bool = False
+    loop_limit: bool = False
 
     def require(self, dtype: DType, span: Span | None = None) -> None:
         """Raise `UnsupportedError` for a type that the target lacks."""

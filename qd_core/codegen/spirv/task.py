@@ -4,15 +4,17 @@
 form       invocations
 =========  ==========================================================================================
 serial     one
-cover      at least one for every iteration, in up to two dimensions of groups
-resident   a number that the runtime chooses; each takes every so-many-th iteration
 sequence   one, which takes all iterations in order
+grid       a number that the runtime chooses, at most one for every iteration; each takes every so-many-th
+resident   the same, few enough to own memory, or without the number of iterations being known
 =========  ==========================================================================================
+
+An invocation that takes several iterations computes what they share once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from qd_core import dtypes as dt
@@ -20,11 +22,13 @@ from qd_core.backend.contract import CompileOptions
 from qd_core.codegen.spirv import arithmetic, atomics, control, convert, messages, private
 from qd_core.codegen.spirv.control import loop
 from qd_core.codegen.spirv.emitter import Emitter
+from qd_core.codegen.spirv.fault import report
 from qd_core.codegen.spirv.grammar import enum
-from qd_core.codegen.spirv.layout import ArgumentLayout
+from qd_core.codegen.spirv.layout import NEED, ArgumentLayout
 from qd_core.codegen.spirv.memory import load_at
-from qd_core.codegen.spirv.private import Pool, capacity, pool_slots, report
+from qd_core.codegen.spirv.private import Pool, capacity, is_shared_need, pool_slots
 from qd_core.codegen.spirv.scratch import uses_pool
+from qd_core.codegen.spirv.sizing import sizing_task
 from qd_core.codegen.spirv.target import SpirvTarget
 from qd_core.ir.nodes import Arg
 from qd_core.ir.program import DeviceWord, Extent, Fixed, Program, Task
@@ -34,21 +38,38 @@ __all__ = ["HANDLER_MODULES", "Form", "TaskCode", "emit_task"]
 HANDLER_MODULES = (arithmetic, atomics, control, convert, messages, private)
 """Modules that add their operations to `emitter.HANDLERS` when they are imported."""
 
-Form = Literal["serial", "cover", "resident", "sequence"]
+Form = Literal["serial", "sequence", "grid", "resident"]
+
+Share = Literal["computed", "measured", "guessed"]
+"""Whence a task knows what an iteration needs of the pool: scalars and extents, a sizing task, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskCode:
-    """One compiled task: a module whose entry point is ``main``, its form, and the invocations of a group."""
+    """Code of one task: a module whose entry point is ``main``.
+
+    Attributes
+    ----------
+    form, group : str, int
+        How many invocations run, and how many of them make a group.
+    entry : int
+        Number of the task in the program.
+    pooled : bool
+        It uses the pool of private memory.
+    sizing : bool
+        It is no task itself, but finds out what the task needs of the pool; it runs first.
+    """
 
     binary: bytes
     form: Form
     group: int
-    pooled: bool
+    entry: int
+    pooled: bool = False
+    sizing: bool = False
 
 
-def emit_task(program: Program, number: int, target: SpirvTarget, options: CompileOptions) -> TaskCode:
-    """Write the module of task ``number``.
+def emit_task(program: Program, number: int, target: SpirvTarget, options: CompileOptions) -> list[TaskCode]:
+    """Write the modules of task ``number``: its own, after the one that sizes its private memory where there is one.
 
     Raises
     ------
@@ -56,14 +77,26 @@ def emit_task(program: Program, number: int, target: SpirvTarget, options: Compi
         The target lacks a type or an atomic.
     """
     task = program.tasks[number]
-    layout = ArgumentLayout.of(program, target)
-    em = Emitter(program, task, target, options, layout)
     pooled = uses_pool(task.body)
-    form, group = _form(task, target, pooled)
+    sizing = sizing_task(task, NEED, number) if pooled and not is_shared_need(task.body) else None
+    codes: list[TaskCode] = []
+    if sizing is not None:
+        codes.append(replace(_emit(program, number, sizing, target, options, None), sizing=True))
+    share: Share | None = None
+    if pooled:
+        share = "measured" if sizing is not None else "computed" if is_shared_need(task.body) else "guessed"
+    return [*codes, _emit(program, number, task, target, options, share)]
+
+
+def _emit(
+    program: Program, number: int, task: Task, target: SpirvTarget, options: CompileOptions, share: Share | None
+) -> TaskCode:
+    em = Emitter(program, task, target, options, ArgumentLayout.of(program, target))
+    form, group = _form(task, target, share is not None)
     em.module.mode("LocalSize", group, 1, 1)
-    _Entry(em, task, first_extent(program, number), form, group, pooled).write()
+    _Entry(em, task, number, first_extent(program, number), form, group, share).write()
     em.do("Return")
-    return TaskCode(em.module.binary(), form, group, pooled)
+    return TaskCode(em.module.binary(), form, group, number, share is not None)
 
 
 def first_extent(program: Program, number: int) -> int:
@@ -79,12 +112,15 @@ def _form(task: Task, target: SpirvTarget, pooled: bool) -> tuple[Form, int]:
     wanted = task.attrs.get("block_dim") or target.group
     group = max(min(int(wanted), target.max_group), 1)
     resident = pooled or any(isinstance(e, DeviceWord) for e in task.extents)
-    return ("resident" if resident else "cover"), group
+    return ("resident" if resident else "grid"), group
 
 
 class _Entry:
-    def __init__(self, em: Emitter, task: Task, first: int, form: Form, group: int, pooled: bool) -> None:
-        self.em, self.task, self.first, self.form, self.group, self.pooled = em, task, first, form, group, pooled
+    def __init__(
+        self, em: Emitter, task: Task, number: int, first: int, form: Form, group: int, share: Share | None
+    ) -> None:
+        self.em, self.task, self.number, self.first = em, task, number, first
+        self.form, self.group, self.pooled_by = form, group, share
         self.u64 = em.type(dt.u64)
 
     def write(self) -> None:
@@ -98,12 +134,8 @@ class _Entry:
         for count in counts[1:]:
             total = em.op("IMul", self.u64, total, count)
         thread, threads = self.thread()
-        if self.form == "cover":
-            with em.when(em.op("ULessThan", em.bool, thread, total)):
-                self.indexed(thread, counts, total)
-            return
         start = thread
-        if self.pooled:
+        if self.pooled_by:
             threads = self.share(thread, threads)
             start = em.op("Select", self.u64, em.op("ULessThan", em.bool, thread, threads), thread, total)
 
@@ -119,7 +151,7 @@ class _Entry:
     def serial(self) -> None:
         """Write the body for the one invocation."""
         em = self.em
-        if not self.pooled:
+        if not self.pooled_by:
             self.iteration(None)
             return
         threads = self.share(em.u64(0), em.u64(1))
@@ -129,18 +161,26 @@ class _Entry:
     def share(self, thread: int, threads: int) -> int:
         """Divide the pool among as many of ``threads`` as it has room for; return their number (u64)."""
         em = self.em
-        slots, needed = pool_slots(em), capacity(em, self.task.body)
-        if needed is None:
+        slots = pool_slots(em)
+        if self.pooled_by == "guessed":
             own = em.op("UDiv", self.u64, slots, threads)
             em.pool = Pool(em, thread, threads, own, checked=True)
             return threads
+        needed = capacity(em, self.task.body) if self.pooled_by == "computed" else self.measured()
         one = em.op("Select", self.u64, em.op("IEqual", em.bool, needed, em.u64(0)), em.u64(1), needed)
         room = em.op("UDiv", self.u64, slots, one)
         used = em.op("Select", self.u64, em.op("ULessThan", em.bool, room, threads), room, threads)
         with em.when(em.op("IEqual", em.bool, used, em.u64(0))):
             report(em, needed)
-        em.pool = Pool(em, thread, used, needed, checked=False)
+        # What was measured holds unless arrays overlap: a length that was read may have been overwritten since.
+        em.pool = Pool(em, thread, used, needed, checked=self.pooled_by == "measured")
         return used
+
+    def measured(self) -> int:
+        """Slots (u64) that the sizing task found."""
+        em = self.em
+        address = em.op("IAdd", self.u64, em.address(NEED), em.u64(4 * self.number))
+        return em.op("UConvert", self.u64, load_at(em, address, dt.u32))
 
     # -- extents and threads
     # ----------------------------------------------------------------------------------------------
@@ -149,31 +189,29 @@ class _Entry:
         em = self.em
         if isinstance(extent, Fixed):
             return em.u64(extent.count)
-        if not isinstance(extent, DeviceWord):
-            return em.word(em.layout.extents + number)
-        dtype = extent.param.type.dtype
-        address = em.op("IAdd", self.u64, em.address(extent.param), em.u64(extent.index * dtype.nbytes))
-        count = convert.cast(em, load_at(em, address, dtype), dtype, dt.i64)
+        if isinstance(extent, DeviceWord):
+            dtype = extent.param.type.dtype
+            address = em.op("IAdd", self.u64, em.address(extent.param), em.u64(extent.index * dtype.nbytes))
+            count = convert.cast(em, load_at(em, address, dtype), dtype, dt.i64)
+        else:
+            count = em.word(em.layout.extents + number)
         return em.op("Select", self.u64, em.op("SLessThan", em.bool, count, em.u64(0)), em.u64(0), count)
 
     def thread(self) -> tuple[int, int]:
         """Number of this invocation, and of all (u64)."""
         em = self.em
-        (x, y), (groups_x, groups_y) = (self.builtin(n) for n in ("GlobalInvocationId", "NumWorkgroups"))
-        row = em.op("IMul", self.u64, groups_x, em.u64(self.group))
-        thread = em.op("IAdd", self.u64, em.op("IMul", self.u64, y, row), x)
-        return thread, em.op("IMul", self.u64, row, groups_y)
+        groups = self.builtin("NumWorkgroups")
+        return self.builtin("GlobalInvocationId"), em.op("IMul", self.u64, groups, em.u64(self.group))
 
-    def builtin(self, name: str) -> tuple[int, int]:
-        """First two components of an input (u64)."""
+    def builtin(self, name: str) -> int:
+        """First component of an input (u64)."""
         em, m = self.em, self.em.module
         u32 = em.type(dt.u32)
         vector = m.type("Vector", u32, 3)
         variable = m.variable("Input", m.pointer("Input", vector))
         m.decorate(variable, "BuiltIn", enum("BuiltIn", name))
-        value = em.op("Load", vector, variable)
-        x, y = (em.op("UConvert", self.u64, em.op("CompositeExtract", u32, value, n)) for n in range(2))
-        return x, y
+        first = em.op("CompositeExtract", u32, em.op("Load", vector, variable), 0)
+        return em.op("UConvert", self.u64, first)
 
     # -- indices
     # ----------------------------------------------------------------------------------------------------------
