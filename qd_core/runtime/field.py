@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,14 @@ from qd_core.errors import (
 )
 from qd_core.frontend.annotations import PYTHON_SCOPE
 from qd_core.frontend.signature import ArrayArg
-from qd_core.runtime.array import HEADER_DUAL, HEADER_GRAD, HEADER_KEY, Ndarray
+from qd_core.runtime.array import HEADER_DUAL, HEADER_GRAD, HEADER_KEY, HEADER_SHAPE, Ndarray
 from qd_core.runtime.context import current
 from qd_core.runtime.tree import Layout, SNode, default_tree
 
 __all__ = ["Field", "FieldStorage", "MatrixField", "ScalarField", "allocate", "place_with_shape"]
 
-_UNPLACED = np.zeros(1, np.uint64)
-"""Header of a field without memory: its class key 0 fits no launch plan."""
+_UNPLACED = np.zeros(HEADER_SHAPE, np.uint64)
+"""Header of a field without memory: its class key 0 fits no launch plan, and it leads to no gradient."""
 
 
 class FieldStorage(Ndarray):
@@ -55,11 +56,10 @@ class FieldStorage(Ndarray):
         if getattr(self, hop) is not None:
             return
         shadow = FieldStorage(self.dtype, self.shape, self.element_shape)
-        shadow._header[HEADER_KEY] = 0
         setattr(self, hop, shadow)
         self._header[{"grad": HEADER_GRAD, "dual": HEADER_DUAL}[hop]] = shadow._header.ctypes.data
         for field in list(self.users):
-            field.set_key()
+            field.set_keys()
         self._runtime.forget_plans()
 
     def release(self) -> None:
@@ -162,12 +162,24 @@ class Field:
             self._header = storage._header
         else:
             storage._header[HEADER_KEY] = 0
-        self.set_key()
+        self.set_keys()
 
-    def set_key(self) -> None:
-        """Let launch plans recognise the field by everything that decides their code."""
-        if self._storage is not None and self._first is None:
-            self._header[HEADER_KEY] = self._storage._runtime.class_key(self.__qd_capture__())
+    def set_keys(self) -> None:
+        """Let launch plans recognise the field and its shadows by everything that decides their code."""
+        storage = self._storage
+        if storage is None or self._first is not None:
+            return  # what shares elements with others is passed by Python
+        kind = self.__qd_capture__()
+        self._header[HEADER_KEY] = storage._runtime.class_key(kind)
+        for hop in ("grad", "dual"):
+            shadow = getattr(storage, hop)
+            if shadow is not None:
+                plain = replace(kind, needs_grad=False, needs_dual=False)
+                shadow._header[HEADER_KEY] = storage._runtime.class_key(plain)
+                known = self._shadows.get(hop)
+                field = known() if known is not None else None
+                if field is not None:
+                    field._header = shadow._header
 
     def release(self) -> None:
         """Free the memory."""
@@ -255,6 +267,7 @@ class Field:
             shadow = type(self)(self.dtype, self.element_shape, name, split=self.split)
             shadow._primal, shadow._hop = self, hop
             self._shadows[hop] = weakref.ref(shadow)
+            self.set_keys()
         return shadow
 
     @property

@@ -42,6 +42,7 @@ __all__ = ["Origin", "plan_of"]
 
 HOST_ADDRESS = "memory.host_address"
 _WRITES = (Access.WRITE, Access.READ_WRITE)
+_OURS = (Ndarray, Field, Tensor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +96,15 @@ def _plan(
         supplied = executable.supplied.get(leaf.path)
         if supplied is not None:
             assert isinstance(leaf, ArrayLeaf)
-            address = int(executable.runtime.device.address(supplied.ref))
-            words[leaf.word : leaf.word + leaf.words] = [address, *supplied.shape, *supplied.strides]
+            _write_words(executable, leaf, supplied, words)
             continue
         fixed = constants.get(leaf.path)
         if fixed is not None:
             assert isinstance(leaf, ArrayLeaf)
-            address = int(executable.runtime.device.address(fixed.ref))
-            words[leaf.word : leaf.word + leaf.words] = [
-                address,
-                *fixed.shape[: leaf.type.ndim],
-                *fixed.strides[: leaf.type.ndim],
-            ]
+            address = _write_words(executable, leaf, fixed, words)
             if not fixed_only:
-                leaves.append(
-                    FixedArray(0, leaf.word, address, fixed.ref.nbytes, leaf.type.ndim, leaf.access in _WRITES)
-                )
+                written = leaf.access in _WRITES or leaf.path in watched
+                leaves.append(FixedArray(0, leaf.word, address, fixed.ref.nbytes, leaf.type.ndim, written))
             continue
         origin = origins.get(leaf.path)
         if origin is None:
@@ -135,6 +129,13 @@ def _plan(
         **_result(executable),
         owners=(executable,),
     )
+
+
+def _write_words(executable: Executable, leaf: ArrayLeaf, view: ArrayView, words: list[int]) -> int:
+    """Put the words of an array that is the same at every launch in the template; return its address."""
+    address, ndim = int(executable.runtime.device.address(view.ref)), leaf.type.ndim
+    words[leaf.word : leaf.word + leaf.words] = [address, *view.shape[:ndim], *view.strides[:ndim]]
+    return address
 
 
 def _variants(executable: Executable, disjoint: bool | None) -> tuple[Variant, ...]:
@@ -181,14 +182,14 @@ def _share_memory(executable: Executable, constants: Mapping[str, ArrayView]) ->
 def _watched(executable: Executable, values: Sequence[Any], origins: Mapping[str, Origin]) -> frozenset[str]:
     """Arrays to be compared with all others as if they were written, so that every pair that must be disjoint is.
 
-    An array that the code does not use is not seen. Ndarrays share memory only when they are the same, and then their
+    An array that the code does not use is not seen. Arrays of ours share memory only when they are the same, and then their
     gradients are too: those stand for them.
     """
     used = {a.path for a in executable.table.arrays}
     watched: set[str] = set()
     for pair in executable.disjoint:
         if not used.issuperset(pair):
-            if any(p not in origins or not isinstance(values[origins[p].position], Ndarray) for p in pair):
+            if any(p not in origins or not isinstance(values[origins[p].position], _OURS) for p in pair):
                 raise _Unsupported
             pair = tuple(f"{p.removesuffix('.grad')}.grad" for p in pair)
             if not used.issuperset(pair):
@@ -207,7 +208,7 @@ def _scalar(leaf: ScalarLeaf, origin: Origin) -> ScalarArgument:
 def _array(executable: Executable, leaf: ArrayLeaf, origin: Origin, value: Any, watched: bool) -> Argument:
     written = watched or leaf.access in _WRITES
     kind = leaf.type
-    if isinstance(value, (Ndarray, Field, Tensor)):
+    if isinstance(value, _OURS):
         owner = getattr(value, origin.hop) if origin.hop else value
         key = int(owner._header[0])
         if key == 0:

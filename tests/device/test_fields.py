@@ -536,3 +536,28 @@ def test_launches_see_the_written_host_values():
     for n in range(5):
         x[None] = 10 * n
         assert k() == 10 * n + 1
+
+
+def test_gradients_of_arguments_in_every_combination():
+    a, b, c = (qd.field(qd.f32, shape=3, needs_grad=True) for _ in range(3))
+
+    @qd.kernel
+    def k(x: qd.template(), y: qd.template()):
+        for i in x:
+            y[i] += 3 * x[i]
+
+    def gradients(x, y, seed):
+        for f in (a, b, c):
+            f.grad.fill(0)
+        y.grad.fill(seed)
+        k.grad(x, y)
+        return [f.grad[0] for f in (a, b, c)]
+
+    for seed in range(1, 5):
+        assert gradients(a, b, seed) == [3 * seed, seed, 0]
+        assert gradients(b, c, seed) == [0, 3 * seed, seed]
+        assert gradients(c, a, seed) == [seed, 0, 3 * seed]
+        assert gradients(a, a, seed) == [4 * seed, 0, 0]
+    fresh = qd.field(qd.f32, shape=3, needs_grad=True)
+    k.grad(a, fresh)  # without memory yet
+    assert fresh.grad.to_numpy().tolist() == [0, 0, 0]
