@@ -121,3 +121,18 @@ def test_launches_from_several_python_threads(threads: int) -> None:
     histogram(k, np.zeros(200, np.int32))
     with ThreadPoolExecutor(3) as pool:
         assert all(pool.map(one, range(6)))
+
+
+@qd.kernel
+def running(x: Reals, s: Reals):
+    qd.loop_config(serialize=True)
+    for i, j in qd.ndrange(10, x.shape[0] // 10):
+        s[0] += x[i * (x.shape[0] // 10) + j]
+        x[i * (x.shape[0] // 10) + j] = s[0]
+
+
+def test_a_serial_loop_runs_in_order(threads: int) -> None:
+    x, s = np.ones(5000, np.float32), np.zeros(1, np.float32)
+    running(x, s)
+    assert np.array_equal(x, np.arange(1, 5001))
+    assert s[0] == 5000

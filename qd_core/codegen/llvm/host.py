@@ -80,7 +80,7 @@ class HostForm(TaskForm):
         if not is_serial(task):
             self._parallel(module, em, number, task)
         elif task.extents:
-            _Rows(self, em, task, _first_axis(module.program, number)).write()
+            _Rows(self, em, task, _first_axis(module.program, number)).write("%begin", "%end")
         else:
             em.jump("serial")
             em.start("serial")
