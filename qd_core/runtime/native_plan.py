@@ -182,8 +182,8 @@ def _share_memory(executable: Executable, constants: Mapping[str, ArrayView]) ->
 def _watched(executable: Executable, values: Sequence[Any], origins: Mapping[str, Origin]) -> frozenset[str]:
     """Arrays to be compared with all others as if they were written, so that every pair that must be disjoint is.
 
-    An array that the code does not use is not seen. Arrays of ours share memory only when they are the same, and then their
-    gradients are too: those stand for them.
+    An array that the code does not use is not seen. Arrays of ours share memory only when they are the same, and then
+    their gradients are too: those stand for them.
     """
     used = {a.path for a in executable.table.arrays}
     watched: set[str] = set()
