@@ -188,7 +188,7 @@ def test_private_memory_much_longer_in_one_iteration(device: Any, compiler: Any)
 
 
 def test_a_loop_that_the_driver_ends_is_a_fault(device: Any, compiler: Any) -> None:
-    """Mesa's lavapipe ends loops after 65535 iterations; whatever a driver does, the count is right or it is a fault."""
+    """Mesa's lavapipe ends loops after 65535 iterations; whatever a driver does, the count is right or a fault."""
     given = np.full(3, 100_000, np.int32)
     bound = bind(device, compiler, kernels.count(), {"y": given})
     bound.run()

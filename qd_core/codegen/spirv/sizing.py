@@ -176,7 +176,8 @@ class _Writer:
                 after = self.region(region, used, most)
                 self.b.yield_(*self.copier.values([region.yields[k] for k in kept]), after)
             sides.append(side)
-        return self.b.if_(self.copier.value(node.operands[0]), *sides)
+        then, otherwise = sides
+        return self.b.if_(self.copier.value(node.operands[0]), then, otherwise)
 
     def _for(self, node: Node, kept: Sequence[int], used: Value, most: Value) -> tuple[Value, ...]:
         start, stop, *inits = node.operands
@@ -189,10 +190,9 @@ class _Writer:
             yields = [region.yields[k] for k in kept]
             goes_on = region.yields[-1:] if node.attrs["breaks"] else ()
             self.b.yield_(*self.copier.values(yields), after, *self.copier.values(goes_on))
-        first = self.copier.values([start, stop, *(inits[k] for k in kept)])
-        return self.b.for_(
-            *first[:2], [*first[2:], most], body, reverse=node.attrs["reverse"], breaks=node.attrs["breaks"]
-        )
+        first, last, *carried = self.copier.values([start, stop, *(inits[k] for k in kept)])
+        reverse, breaks = (bool(node.attrs[name]) for name in ("reverse", "breaks"))
+        return self.b.for_(first, last, [*carried, most], body, reverse=reverse, breaks=breaks)
 
     def _while(self, node: Node, kept: Sequence[int], used: Value, most: Value) -> tuple[Value, ...]:
         copies: list[Region] = []
@@ -207,4 +207,5 @@ class _Writer:
                     self.b.yield_(*self.copier.values([region.yields[k] for k in kept]), after)
             copies.append(copy)
         inits = [*self.copier.values([node.operands[k] for k in kept]), most]
-        return self.b.while_(inits, *copies)
+        test, body = copies
+        return self.b.while_(inits, test, body)
