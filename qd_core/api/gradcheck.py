@@ -146,7 +146,7 @@ def gradcheck(
 
 
 def _interpret(function: Function, values: Mapping[str, Any]) -> None:
-    from qd_core.testing.interpret import interpret
+    from qd_core.reference.interpret import interpret
 
     with np.errstate(all="ignore"):
         interpret(function, values)

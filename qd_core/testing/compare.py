@@ -17,7 +17,7 @@ from qd_core import dtypes as dt
 from qd_core.backend.contract import CompileOptions
 from qd_core.dtypes import DType
 from qd_core.ir.nodes import Function
-from qd_core.testing.interpret import Run, interpret
+from qd_core.reference.interpret import Run, interpret
 from qd_core.testing.tolerance import assert_close
 from qd_core.testing.widen import NARROW, WIDE, BitPatternError, retyped
 

@@ -15,9 +15,9 @@ from qd_core.errors import NotDifferentiableError
 from qd_core.ir.nodes import Function
 from qd_core.ir.parse import parse_function
 from qd_core.ir.print import print_function
+from qd_core.reference.interpret import interpret
 from qd_core.testing.compare import EXACT, clone, expect, run
 from qd_core.testing.fuzz import Case, cases
-from qd_core.testing.interpret import interpret
 
 if TYPE_CHECKING:
     from qd_core.testing.device import DeviceUnderTest

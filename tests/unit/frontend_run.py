@@ -24,8 +24,8 @@ from qd_core.frontend.signature import (
 )
 from qd_core.ir.verify import verify
 from qd_core.passes.offload import offload
+from qd_core.reference.interpret import interpret
 from qd_core.runtime.log import format_message, format_print
-from qd_core.testing.interpret import interpret
 
 __all__ = ["Outcome", "f32", "i32", "lowered", "qd", "refuse", "run"]
 

@@ -18,7 +18,7 @@ from qd_core.ir.nodes import Function, Region, Value
 from qd_core.ir.ops import OPS, OpDef
 from qd_core.ir.rewrite import Copier, eliminate_dead
 from qd_core.ir.verify import verify
-from qd_core.testing.interpret import interpret
+from qd_core.reference.interpret import interpret
 from qd_core.testing.kernels import array, elementwise, parallel, result_type, serial
 from qd_core.testing.samples import cases, operand_types, samples
 

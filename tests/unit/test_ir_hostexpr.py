@@ -15,7 +15,7 @@ from qd_core.ir.build import Builder
 from qd_core.ir.hostexpr import evaluate_host
 from qd_core.ir.nodes import ArrayType, Param, Region, Value
 from qd_core.ir.ops import OpDef
-from qd_core.testing.interpret import interpret
+from qd_core.reference.interpret import interpret
 from qd_core.testing.kernels import array, result_type, serial
 from qd_core.testing.samples import cases, operand_types, samples
 

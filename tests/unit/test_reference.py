@@ -14,8 +14,8 @@ from qd_core.dtypes import DType
 from qd_core.ir.build import Builder
 from qd_core.ir.nodes import Function, Param, Region, Value
 from qd_core.ir.ops import ATOMIC_KINDS, BITS, NUM
+from qd_core.reference.interpret import interpret
 from qd_core.reference.memory import InterpreterError
-from qd_core.testing.interpret import interpret
 from qd_core.testing.kernels import array, parallel, serial
 
 

@@ -15,7 +15,7 @@ from qd_core.dtypes import DType
 from qd_core.ir.build import Builder
 from qd_core.ir.nodes import Region
 from qd_core.ir.ops import OPS, OpDef
-from qd_core.testing.interpret import interpret
+from qd_core.reference.interpret import interpret
 from qd_core.testing.kernels import array, elementwise, parallel, result_type
 from qd_core.testing.samples import cases, samples
 

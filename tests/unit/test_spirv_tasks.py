@@ -18,7 +18,7 @@ from qd_core.ir.nodes import Function, Param, Value
 from qd_core.ir.ops import OPS
 from qd_core.ir.rewrite import walk
 from qd_core.passes.offload import offload
-from qd_core.testing.interpret import interpret
+from qd_core.reference.interpret import interpret
 from qd_core.testing.kernels import array, elementwise, parallel, serial
 from qd_core.testing.samples import samples
 
