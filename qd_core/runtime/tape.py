@@ -56,6 +56,7 @@ class _Need:
 
     boxes: tuple[Box, ...]
     kernels: dict[str, Executable]
+    parts: set[Box] = field(default_factory=set["Box"])
 
 
 class Recorder:
@@ -76,6 +77,7 @@ class Recorder:
         self._final: dict[Place, ArraySource] = {}
         self._replaying = False
         self.check: TapeCheck | None = None
+        self._known: dict[object, Touched] = {}
 
     # -- recording ------------------------------------------------------------------------------------------------
     def launch(self, call: Call, reverse: Call | None, backward: Callable[[], None]) -> Any:
@@ -83,7 +85,7 @@ class Recorder:
         if self._replaying:
             return call.executable.launch(call.scalars, call.sources)
         entry = _Entry(backward)
-        writes = _touched(call).writes
+        writes = self._touched(call).writes
         for path, boxes in writes.items():
             if path in call.sources:
                 self._protect(call.sources[path], boxes, entry, call.executable)
@@ -131,16 +133,25 @@ class Recorder:
         self._entries.append(entry)
 
     def _remember(self, reverse: Call, call: Call) -> None:
-        for path, boxes in _touched(reverse).reads.items():
+        for path, boxes in self._touched(reverse).reads.items():
             if path not in call.sources or path.endswith((".grad", ".dual")):
                 continue
             place = call.sources[path].place(self.runtime)
             need = self._needs.get(place)
             if need is None:
                 self._needs[place] = _Need(boxes, {call.executable.program.name: call.executable})
-            else:
+            elif not need.parts.issuperset(boxes):
+                need.parts.update(boxes)
                 need.boxes = merge((*need.boxes, *boxes))
                 need.kernels.setdefault(call.executable.program.name, call.executable)
+
+    def _touched(self, call: Call) -> Touched:
+        """Boxes that a launch touches; the same for the same scalars and shapes."""
+        key = call.executable, tuple(call.scalars.values()), tuple(s.shape for s in call.sources.values())
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = _touched(call)
+        return known
 
     def _protect(
         self, source: ArraySource, boxes: Sequence[Box] | None, entry: _Entry, writer: Executable | None
