@@ -19,8 +19,8 @@ from qd_core.ir.nodes import Node, Region, Value
 
 __all__ = ["HANDLERS", "PARTS", "divide_threads", "loaded_arrays", "splittable"]
 
-PARTS = 8
-_SHIFT = 3
+PARTS = 16
+_SHIFT = 4
 TRIPS = 4
 """Trips that a thread does one after the other: its loads of neighbours become wide ones where addresses allow."""
 
