@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -288,7 +288,7 @@ def no_grad(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def _not_recording(runtime: Runtime) -> Iterator[None]:
+def _not_recording(runtime: Runtime) -> Generator[None, None, None]:
     recorder, runtime.recorder = runtime.recorder, None
     try:
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -169,7 +169,7 @@ def _leaf(data: Any, gradient: Any) -> Any:
 
 
 @contextmanager
-def not_recorded() -> Iterator[None]:
+def not_recorded() -> Generator[None, None, None]:
     """Hide launches from an active tape."""
     runtime = current()
     recorder, runtime.recorder = runtime.recorder, None

@@ -38,7 +38,14 @@ from qd_core.runtime.native_plan import Origin
 __all__ = ["MISS", "Route", "make_entry", "miss", "route_of"]
 
 HOPS = ("grad", "dual")
-MISS: Any = type("MISS", (), {"__repr__": lambda self: "MISS"})()
+
+
+class _Miss:
+    def __repr__(self) -> str:
+        return "MISS"
+
+
+MISS: Any = _Miss()
 """What the native entry returns where no plan fits its leaves."""
 
 _IDENTICAL = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType, type(None), Func)

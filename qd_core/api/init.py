@@ -170,7 +170,8 @@ def _options(default_fp: DType | None, default_ip: DType | None, options: Mappin
     fp, ip = default_fp or values.pop("default_fp", dt.f32), default_ip or values.pop("default_ip", dt.i32)
     if fp not in (dt.f32, dt.f64, dt.f16) or ip not in (dt.i32, dt.i64):
         raise OptionError(f"default_fp must be a real and default_ip i32 or i64, got {fp} and {ip}")
-    return Options(**{**values, "default_fp": fp, "default_ip": ip})
+    values |= {"default_fp": fp, "default_ip": ip}
+    return Options(**values)
 
 
 def _from_text(name: str, text: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -102,7 +102,9 @@ def lower_kernel(
 
 
 @contextmanager
-def nesting_limited(info: KernelInfo, span: Callable[[], Span | None] = lambda: None) -> Iterator[None]:
+def nesting_limited(
+    info: KernelInfo, span: Callable[[], Span | None] = lambda: None
+) -> Generator[None, None, None]:
     """Report that Python's stack is too small for a kernel as its author's error; ``span`` tells where."""
     try:
         yield

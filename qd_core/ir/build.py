@@ -11,7 +11,7 @@ changed: every write, and every region that contains one, starts a new epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -203,7 +203,9 @@ class Builder:
 
     # -- control ------------------------------------------------------------------------------------------------
     @contextmanager
-    def inside(self, args: Sequence[tuple[Any, str]] = (), *, loop: bool = False) -> Iterator[Region]:
+    def inside(
+        self, args: Sequence[tuple[Any, str]] = (), *, loop: bool = False
+    ) -> Generator[Region, None, None]:
         """Build a detached region: nodes emitted in the ``with`` block go there. ``loop`` when it can run again."""
         outer, region = self.region, Region(tuple(Arg(t, n) for t, n in args))
         self.region = region

@@ -109,7 +109,7 @@ class Ndarray:
         shared = runtime.device.host_view(ref)
         self._host: np.ndarray[Any, Any] | None = None
         if shared is not None:
-            raw = (ctypes.c_char * nbytes).from_address(shared.address) if nbytes else b""
+            raw: Any = (ctypes.c_char * nbytes).from_address(shared.address) if nbytes else b""
             self._host = np.frombuffer(raw, self.dtype.numpy).reshape(self.shape + self.element_shape)
         runtime.arrays.add(self)
 

@@ -200,7 +200,7 @@ class Executable:
         words, extents = table.pack(device, self.runtime.compiler.abi.pointers, scalars, views)
         uses = [BufferUse(views[leaf.index].ref, leaf.access, leaf.role, leaf.path) for leaf in table.arrays]
         module = self.module(self.select(views))
-        packed = memoryview(np.array(words, np.uint64)) if words else memoryview(np.zeros(1, np.uint64))
+        packed = (np.array(words, np.uint64) if words else np.zeros(1, np.uint64)).data
         device.default_stream.run(module, Launch(packed, extents, uses, self.program.name, self.span))
 
     def select(self, views: Sequence[ArrayView]) -> frozenset[str]:

@@ -103,7 +103,8 @@ class Log:
 def _as_array(span: HostSpan) -> np.ndarray[Any, Any]:
     import ctypes
 
-    return np.frombuffer((ctypes.c_char * span.nbytes).from_address(span.address), np.int64)
+    memory: Any = (ctypes.c_char * span.nbytes).from_address(span.address)
+    return np.frombuffer(memory, np.int64)
 
 
 def decode(words: np.ndarray[Any, Any], sites: Sequence[Site]) -> list[tuple[Site, int, list[Any]]]:
