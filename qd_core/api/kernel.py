@@ -60,6 +60,11 @@ class Kernel:
         ``"primal"``, ``"reverse"`` or ``"forward"``.
     """
 
+    __qd_kernel__ = True
+    """Told to the front end, which does not import this module."""
+
+    __name__: str
+
     def __init__(self, function: Callable[..., Any], mode: str = PRIMAL, info: KernelInfo | None = None) -> None:
         functools.update_wrapper(self, function)
         self.info = info if info is not None else kernel_info(function)
@@ -103,7 +108,7 @@ class Kernel:
         spec, bound = self._specialise(args, kwargs)
         executable = spec.executable
         result = executable.launch(bound.scalars, bound.sources)
-        if runtime.tangents or runtime.recorder is not None:
+        if runtime.tangents or (runtime.recorder is not None and self.mode != REVERSE):
             return result
         positional = not kwargs and len(args) == len(self.info.parameters)
         if positional and spec.plans != runtime.plans and executable.launches > 1:
@@ -119,7 +124,7 @@ class Kernel:
             return recorder.launch(call, None, lambda: None)
         reverse_executable, reverse_bound = self.grad._prepare(args, kwargs, create=False)
         derivative = Call(reverse_executable, reverse_bound.scalars, reverse_bound.sources)
-        return recorder.launch(call, derivative, lambda: self.grad.launch(*args, **kwargs))
+        return recorder.launch(call, derivative, lambda: self.grad(*args, **kwargs))
 
     def _install(self, spec: Specialisation, args: Sequence[Any], bound: Bound) -> None:
         """Let the native entry do launches like the one just made, where it can."""
@@ -139,6 +144,7 @@ class Kernel:
             executable.plan = self._native_launcher(executable.runtime).install(plan) or False
             return
         launcher = NativeLauncher(miss)
+        launcher.derivative = self.mode == REVERSE
         executable.runtime.launchers.add(launcher)
         executable.plan = launcher.install(plan) or False
         self._entry = make_entry(route, len(args), launcher.entry, self._entry or self.launch)
@@ -150,6 +156,7 @@ class Kernel:
             from qd_core.runtime.native import NativeLauncher, callable_class
 
             self._native = NativeLauncher(self.launch)
+            self._native.derivative = self.mode == REVERSE
             self.__class__ = callable_class(Kernel, self._native.entry)
         # Plans hold addresses of this runtime's code: they go with it.
         runtime.launchers.add(self._native)
@@ -230,9 +237,11 @@ class Kernel:
         passed("lowered", primal)
         executable = self._finish(runtime, self.transform(primal, active))
         if executable.disjoint:
-            executable.alternative = functools.cache(
-                lambda same: self._finish(runtime, self._aliased(primal, active, dict(same)))
-            )
+
+            def alternative(same: tuple[tuple[str, str], ...]) -> Executable:
+                return self._finish(runtime, self._aliased(primal, active, dict(same)))
+
+            executable.alternative = functools.cache(alternative)
         return executable
 
     def _aliased(self, primal: Function, active: frozenset[str], same: Mapping[str, str]) -> Function:
@@ -306,7 +315,7 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         The source cannot be read, or a parameter has no annotation.
     """
     if function is None:
-        return lambda f: kernel(f, **options)
+        return functools.partial(kernel, **options)
     unknown = set(options) - {"pure", "fastcache", "graph", "checkpoints"}
     if unknown:
         raise TypeError(f"kernel() has no option {sorted(unknown)[0]!r}")

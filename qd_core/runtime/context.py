@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -75,9 +75,9 @@ class Runtime:
     class_keys: dict[Any, int] = field(default_factory=dict[Any, int])
 
     @contextmanager
-    def interpreted_launches(self) -> Iterator[None]:
+    def interpreted_launches(self) -> Generator[None, None, None]:
         """Send every launch through Python for a while: a tape or forward mode wants to see it."""
-        launchers = list(self.launchers)
+        launchers = [launcher for launcher in self.launchers if not launcher.derivative]
         for launcher in launchers:
             launcher.suspend()
         try:
@@ -87,7 +87,7 @@ class Runtime:
                 launcher.resume()
 
     @contextmanager
-    def unrecorded(self) -> Iterator[None]:
+    def unrecorded(self) -> Generator[None, None, None]:
         """Hide host writes from an active tape for a while."""
         recorder, self.recorder = self.recorder, None
         try:

@@ -84,6 +84,8 @@ class NativeLauncher:
     ----------
     slow
         Launches with any arguments; called with exactly what `entry` got whenever no plan fits.
+    derivative
+        An attribute: whether the kernel is a reverse one, which a tape need not see.
     runtime
         The loaded machine code; None takes the tested one of this process.
 
@@ -99,6 +101,7 @@ class NativeLauncher:
         self._slow = slow
         self._acquire = runtime.acquire
         self._plans: list[InstalledPlan] = []
+        self.derivative = False
         _write(self._head, tables.HEAD, "slow", id(slow))
         _write(self._head, tables.HEAD, "call_name", id(_CALL))
         self.entry: Callable[..., Any] = runtime.function(self._head)
