@@ -48,7 +48,8 @@ class GridFacts:
         Call with ``{mask}`` (lanes that take part), ``{value}`` (i32) and ``{delta}`` that gives the value of the lane
         ``delta`` further.
     halves, join : str
-        Calls that take an i64 apart into ``{ i32, i32 }``, the low half first, and put it together from ``{0}``, ``{1}``.
+        Calls that take an i64 apart into ``{ i32, i32 }``, the low half first, and put it together from ``{0}``,
+        ``{1}``.
     subgroup : int
         Lanes that move together.
     shared_space : int

@@ -163,7 +163,7 @@ class Walk:
         em.start(done)
 
     def _by_alignment(self, loop: Node) -> None:
-        """Twice, once for arrays whose addresses are known to be multiples of `WIDE_NBYTES`: neighbours are read at once."""
+        """Twice, once for arrays whose addresses are multiples of `WIDE_NBYTES`: neighbours are read at once."""
         em, pointer = self.em, self.em.target.pointer
         arrays = [em.address(p) for p in loaded_arrays(loop)]
         low = "0"
