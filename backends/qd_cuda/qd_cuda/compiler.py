@@ -91,7 +91,8 @@ class CudaCompiler(Compiler):
         """Versions, target and PTX version."""
         import llvmlite
 
-        return f"{FORMAT} emitter {EMITTER_VERSION} llvmlite {llvmlite.__version__} {self.target.name} {self.target.features}"
+        versions = f"{FORMAT} emitter {EMITTER_VERSION} llvmlite {llvmlite.__version__}"
+        return f"{versions} {self.target.name} {self.target.features}"
 
     def pipeline(self) -> Sequence[Callable[[Program], Program]]:
         """Elementary functions become IR, so that they need no library; so do remainders, which PTX rounds."""

@@ -27,7 +27,7 @@ FACTS = GridFacts(
     grid_size="call i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()",
     barrier="call void @llvm.nvvm.barrier0()",
     shuffle="call i32 @llvm.nvvm.shfl.sync.down.i32(i32 {mask}, i32 {value}, i32 {delta}, i32 31)",
-    # Opaque on purpose: where LLVM sees through the halves, it stores the low one straight from the register of a 64-bit
+    # Opaque on purpose: where LLVM sees through the halves, it stores the low one straight from a register of a 64-bit
     # real (`st.b32 [a], %rd`), and results of such code were wrong on a device (driver 580.159).
     halves='call {{ i32, i32 }} asm "mov.b64 {{$0, $1}}, $2;", "=r,=r,l"(i64 {0})',
     join='call i64 asm "mov.b64 $0, {{$1, $2}};", "=l,r,r"(i32 {0}, i32 {1})',

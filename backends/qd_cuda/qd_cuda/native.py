@@ -154,7 +154,8 @@ start:
   %block = phi i64 [ 1, %choose ], [ %b, %parallel ]
   %grid32 = trunc i64 %grid to i32
   %block32 = trunc i64 %block to i32
-  %started = call i32 %launch(ptr %function, i32 %grid32, i32 1, i32 1, i32 %block32, i32 1, i32 1, i32 0, ptr %stream, ptr %params, ptr null)
+  %started = call i32 %launch(ptr %function, i32 %grid32, i32 1, i32 1, i32 %block32,
+    i32 1, i32 1, i32 0, ptr %stream, ptr %params, ptr null)
   br label %next
 next:
   %result = phi i32 [ 0, %parallel ], [ %started, %start ]

@@ -137,7 +137,7 @@ def _run(em: Emitter, node: Node, first: str, trips: int, carried: Sequence[str]
 
 
 class _Carrying:
-    """A counting loop over signed i64 that carries values; ``with`` gives the counter and these, also for afterwards."""
+    """A counting loop over signed i64 that carries values; ``with`` gives the counter and these, for afterwards too."""
 
     def __init__(self, em: Emitter, start: str, stop: str, types: Sequence[str], inits: Sequence[str]) -> None:
         self.em, self.stop = em, stop
