@@ -112,3 +112,14 @@ def test_another_contract_is_refused(register: Any) -> None:
 
 def test_every_broken_backend_is_tried() -> None:
     assert CAUGHT.keys() | {"raises_in_probe", "built_for_another_contract"} == BROKEN.keys()
+
+
+def test_a_guard_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code for arguments that share no memory must not run on those that do: the kit has a kernel that shows it."""
+    from qd_core.runtime import launch
+
+    monkeypatch.setattr(launch, "no_overlap", lambda *facts: True)
+    device = open_device("cpu")
+    with pytest.raises(AssertionError, match="elements differ"):
+        suite.test_overlapping_arguments(device)
+    device.close()

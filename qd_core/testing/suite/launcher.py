@@ -120,6 +120,14 @@ def running(source: F1, target: F1):
 
 
 @qd.kernel
+def counted(source: F1, target: F1):
+    """A serial loop that reads one place again and again, which it may itself have written."""
+    for _ in range(1):
+        for k in range(target.shape[0]):
+            target[k] = source[0] + 1.0
+
+
+@qd.kernel
 def add_to(target: F1, source: F1):
     """Each place on its own: arguments may be the same array."""
     for i in range(target.shape[0]):
@@ -246,6 +254,10 @@ def test_overlapping_arguments(device: DeviceUnderTest) -> None:
         twice(running, base[shift:], base[:100])
     base = values(100, 7)
     twice(running, base[:50], base[50:])
+    for first in (0, 1, 5, 60, 99):
+        base = values(100, 8)
+        twice(counted, base[first:], base)
+        twice(counted, base, base[first:])
 
 
 @pytest.mark.parametrize("kind", ["numpy", "offset"])
