@@ -248,6 +248,7 @@ class VulkanDevice(Device):
         with self.lock:
             if self.closed:
                 return
+            self.default_stream.deferred = None
             try:
                 self.default_stream.synchronize()
             except DeviceFault:

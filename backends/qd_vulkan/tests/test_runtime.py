@@ -203,7 +203,7 @@ def test_a_loop_that_the_driver_ends_is_a_fault(device: Any, compiler: Any) -> N
 
 
 def test_private_memory_that_does_not_fit_is_a_fault_that_names_the_kernel(device: Any, compiler: Any) -> None:
-    lengths = np.full(300, 40_000_000, np.int32)
+    lengths = np.full(300, 1_000_000_000, np.int32)
     bound = bind(device, compiler, kernels.ends(), {"length": lengths, "y": np.zeros(300, np.int32)})
     bound.run()
     with pytest.raises(DeviceFault, match="do not fit the pool") as caught:
