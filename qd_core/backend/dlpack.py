@@ -17,8 +17,13 @@ __all__ = ["CPU_KINDS", "Exchange", "device_of", "exchange"]
 CPU_KINDS = frozenset({1, 3, 11})
 """Device types whose memory the host reads: plain, and pinned by two vendors."""
 
-_CODES = {0: "i", 1: "u", 2: "f", 6: "u"}
-_BOOL = 6
+_DEFAULT_STREAM = {2: 1, 13: 1}
+"""DLPack's number of the default stream by device type, where it has one: the consumer works there."""
+
+_INT, _UINT, _FLOAT, _BOOL = 0, 1, 2, 6
+_DTYPES: dict[tuple[int, int], DType] = {
+    (_FLOAT if d.is_real else _INT if d.is_signed else _UINT, d.bits): d for d in dt.ALL if d is not dt.u1
+} | {(_BOOL, 8): dt.u1}
 
 
 class _Tensor(ctypes.Structure):
@@ -94,22 +99,19 @@ def device_of(tensor: object) -> tuple[int, int] | None:
     return int(kind), int(number)
 
 
-def exchange(tensor: Any, stream: int | None = None) -> Exchange | None:
+def exchange(tensor: Any) -> Exchange | None:
     """Export a tensor; None where its library does not.
 
-    Parameters
-    ----------
-    tensor : object
-        Has ``__dlpack__``.
-    stream : int, optional
-        Where the consumer will work, as DLPack numbers it: the library lets it wait for work under way.
+    Work of the library that is under way comes before what its device's default stream is given next.
     """
-    if not hasattr(tensor, "__dlpack__"):
+    device = device_of(tensor)
+    if device is None or not hasattr(tensor, "__dlpack__"):
         return None
     source = tensor.detach() if getattr(tensor, "requires_grad", False) else tensor
+    stream = _DEFAULT_STREAM.get(device[0])
     try:
-        capsule = source.__dlpack__(stream=stream) if stream is not None else source.__dlpack__()
-    except (BufferError, RuntimeError, TypeError, ValueError):
+        capsule = source.__dlpack__() if stream is None else source.__dlpack__(stream=stream)
+    except Exception:  # whatever a foreign library raises, it does not export this tensor
         return None
     return _read(tensor, capsule)
 
@@ -148,7 +150,4 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _dtype(t: _Tensor) -> DType | None:
-    if t.lanes != 1 or t.code not in _CODES:
-        return None
-    name = "u1" if t.code == _BOOL else f"{_CODES[t.code]}{t.bits}"
-    return next((d for d in dt.ALL if d.name == name), None)
+    return _DTYPES.get((t.code, t.bits)) if t.lanes == 1 else None

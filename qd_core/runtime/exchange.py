@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ExchangeSource", "is_device_tensor"]
 
-LEGACY_STREAM = 1
-"""DLPack's number of the stream that a device's libraries share by default."""
-
 
 def is_device_tensor(value: object) -> bool:
     """Whether a value is another library's tensor outside the host's memory."""
@@ -45,7 +42,7 @@ class ExchangeSource:
 
     def __init__(self, tensor: Any, path: str) -> None:
         self.tensor, self.path = tensor, path
-        view = exchange(tensor, stream=LEGACY_STREAM)
+        view = exchange(tensor)
         if view is None:
             raise ArgumentValueError(
                 f"argument {path!r} is a {type(tensor).__name__} that its library does not export through DLPack"

@@ -24,9 +24,6 @@ _PROCESSORS, _THREADS_PER_PROCESSOR = 16, 39
 _DLPACK_KINDS = (2, 13)
 """DLPack's device types: device memory, managed memory."""
 
-_LEGACY_STREAM = 1
-"""DLPack's number of the legacy default stream."""
-
 _STREAM_BLOCKING = 0
 
 
@@ -131,9 +128,8 @@ class CudaDevice(Device):
         if buffer.freed:
             raise DeviceFault("a freed buffer is used")
         if not (0 <= ref.offset and 0 <= nbytes <= ref.nbytes and ref.offset + ref.nbytes <= buffer.nbytes):
-            raise DeviceFault(
-                f"bytes {ref.offset} to {ref.offset + max(nbytes, ref.nbytes)} lie outside a buffer of {buffer.nbytes} bytes"
-            )
+            end = ref.offset + max(nbytes, ref.nbytes)
+            raise DeviceFault(f"bytes {ref.offset} to {end} lie outside a buffer of {buffer.nbytes} bytes")
         return buffer.handle.address + ref.offset
 
     def _check_open(self) -> None:
@@ -152,7 +148,7 @@ class CudaDevice(Device):
         """
         if not isinstance(tensor, Exchange) and (device_of(tensor) or (0, 0))[0] not in _DLPACK_KINDS:
             return None
-        view = tensor if isinstance(tensor, Exchange) else exchange(tensor, stream=_LEGACY_STREAM)
+        view = tensor if isinstance(tensor, Exchange) else exchange(tensor)
         if view is None or view.kind not in _DLPACK_KINDS or view.device != self.ordinal or not view.contiguous:
             return None
         return Buffer(self, view.nbytes, owner=view, handle=Place(view.address, _owner_stream(view.tensor)))
