@@ -112,7 +112,7 @@ def _place(ctx: Lowering, array: ArrayRef, at: Component, part: Component) -> Co
 
 def _inside(ctx: Lowering, array: ArrayRef, indices: Sequence[Value]) -> Value | None:
     """Emit a bounds check when asked for; return the condition under which the access happens (None: always)."""
-    if not ctx.options.bounds or not indices:
+    if not indices or not (ctx.options.bounds or _never_inside(array, indices)):
         return None
     builder = ctx.builder
     extents = array_shape(ctx, array)
@@ -127,6 +127,19 @@ def _inside(ctx: Lowering, array: ArrayRef, indices: Sequence[Value]) -> Value |
     assert ok is not None
     _check_bounds(ctx, array, ok, indices, extents)
     return None if constant_of(ok) is True else ok
+
+
+def _never_inside(array: ArrayRef, indices: Sequence[Value]) -> bool:
+    """Whether an index is a constant that cannot be in range: `a[-1]` is reported in release builds too."""
+    for axis, index in enumerate(indices):
+        known = constant_of(index)
+        if known is None:
+            continue
+        low = array.offset[axis] if array.offset is not None else 0
+        extent = array.shape[axis] if array.shape is not None else None
+        if known < low or (extent is not None and known >= low + extent):
+            return True
+    return False
 
 
 def _check_bounds(

@@ -127,6 +127,10 @@ def _static(ctx: Lowering, node: ast.Call) -> Any:
     return args[0] if len(args) == 1 else tuple(args)
 
 
+_HOST = ("qd_core.api.init", "qd_core.api.create", "qd_core.api.field")
+"""Modules whose functions start and stop the runtime and make arrays."""
+
+
 def _python_call(ctx: Lowering, node: ast.Call, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call a Python function while compiling; run-time values cannot go in."""
     name = getattr(function, "__name__", None) or describe(function)
@@ -134,6 +138,10 @@ def _python_call(ctx: Lowering, node: ast.Call, function: Any, args: list[Any], 
         ctx.type_error(f"{describe(function)} cannot be called", node)
     if hasattr(function, "__qd_kernel__"):
         ctx.syntax_error(f"a kernel cannot call the kernel {name!r}", node, hint="make it a @qd.func")
+    if getattr(function, "__module__", None) in _HOST:
+        ctx.syntax_error(
+            f"{name!r} cannot be called in a kernel", node, why="it changes the runtime that the kernel is compiled for"
+        )
     if any(map(is_runtime, (*args, *kwargs.values()))):
         ctx.type_error(
             f"the Python function {name!r} is called with a run-time value",
