@@ -18,7 +18,7 @@ _REMEDIES = {
     "CUDA_ERROR_NO_DEVICE": "check that nvidia-smi lists a device and that CUDA_VISIBLE_DEVICES names one",
     "CUDA_ERROR_OPERATING_SYSTEM": "check the permissions of /dev/nvidia* (in a container: give it the GPU)",
     "CUDA_ERROR_NOT_PERMITTED": "check the permissions of /dev/nvidia*",
-    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "restart the machine: its kernel module is of another version than the library",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "restart the machine: kernel module and library are of different versions",
     "CUDA_ERROR_SYSTEM_NOT_READY": "start the fabric manager of the machine (nvidia-fabricmanager)",
 }
 _INSTALL = "install the NVIDIA driver; nothing else of CUDA is needed"
