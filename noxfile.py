@@ -69,6 +69,15 @@ def conformance(session: nox.Session, backend: str) -> None:
 
 
 @nox.session
+@nox.parametrize("variant", ["vulkan_optimized", "vulkan_translated"])
+def vulkan_variants(session: nox.Session, variant: str) -> None:
+    """The kit on what Vulkan's code becomes elsewhere: after spirv-opt, and as Metal text executed on the host."""
+    install(session, "test", backend="vulkan")
+    kit = "backends/qd_vulkan/tests/kit"
+    session.run("pytest", "-q", kit, f"--qd-backend={variant}", f"--qd-require={variant}", *session.posargs)
+
+
+@nox.session
 def golden(session: nox.Session) -> None:
     """Golden intermediate code and generated text; ``-- --update-golden`` rewrites it."""
     install(session, "test")
