@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -46,14 +45,20 @@ class CudaDevice(Device):
     ordinal : int
         The driver's number of the device.
     info : DeviceInfo
+
+    Attributes
+    ----------
+    last_native : c_uint64
+        Address of the table of the last native launch, for messages; `natives` has the kernel's name by it.
     """
 
     def __init__(self, cuda: Driver, ordinal: int, info: DeviceInfo) -> None:
         self.cuda, self.ordinal, self.info = cuda, ordinal, info
         self.capabilities = info.target.capabilities
         self.closed = False
-        self.lock = threading.RLock()
         self._retired: list[tuple[str, int]] = []
+        self.last_native = ctypes.c_uint64()
+        self.natives: dict[int, Callable[[], str]] = {}
         context = ctypes.c_void_p()
         try:
             cuda("PrimaryCtxRetain", ctypes.byref(context), ordinal)
@@ -77,20 +82,21 @@ class CudaDevice(Device):
         if self.closed:
             raise ClosedError(f"the device {self.info.name!r} was closed")
         cuda, previous = self.cuda, ctypes.c_void_p()
-        with self.lock:
-            try:
-                cuda("CtxPushCurrent", self.context)
-            except CudaError as error:
-                raise self._fault(what, kernels, error) from error
-            try:
-                yield
-            except CudaError as error:
-                raise self._fault(what, kernels, error) from error
-            finally:
-                cuda.status("CtxPopCurrent", ctypes.byref(previous))
+        try:
+            cuda("CtxPushCurrent", self.context)
+        except CudaError as error:
+            raise self._fault(what, kernels, error) from error
+        try:
+            yield
+        except CudaError as error:
+            raise self._fault(what, kernels, error) from error
+        finally:
+            cuda.status("CtxPopCurrent", ctypes.byref(previous))
 
     def _fault(self, what: str, kernels: Iterable[str], error: CudaError) -> DeviceFault:
-        names = ", ".join(dict.fromkeys(k for k in kernels if k))
+        last = self.natives.get(self.last_native.value)
+        self.last_native.value = 0
+        names = ", ".join(dict.fromkeys([*(k for k in kernels if k), *([last()] if last is not None else [])]))
         return DeviceFault(
             f"{what} failed on {self.info.name!r}: {error.text} ({error.name}, in {error.call})",
             why=f"kernels since the last good synchronisation: {names}" if names else "",

@@ -88,6 +88,7 @@ class CudaModule(Module):
             for entry, shape in zip(artifact.tasks, self.code.tasks, strict=True)
         ]
         self.scratch = any(shape.scratch for shape in self.code.tasks)
+        self.name = ""
         self._entry: NativeEntry | None = None
 
     def grids(self, extents: Sequence[int]) -> list[Grid]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import weakref
 from typing import TYPE_CHECKING
 
 from qd_core.backend.contract import NativeEntry
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load_entry", "native_entry"]
 
-CONTEXT = ("launch", "current", "push", "pop", "context", "stream", "extra", "processors", "tasks")
+CONTEXT = ("launch", "current", "push", "pop", "context", "stream", "extra", "processors", "tasks", "last")
 TASK = ("function", "axes", "block", "serial", "limit0", "limit1", "limit2", "limit_own", "share", "parts")
 SYMBOL = "qd_grid_launch"
 
@@ -53,6 +54,10 @@ entry:
   %stream = inttoptr i64 %stream.i to ptr
   %processors = call i64 @at(ptr %c, i64 7)
   %count = call i64 @at(ptr %c, i64 8)
+  %last.i = call i64 @at(ptr %c, i64 9)
+  %last = inttoptr i64 %last.i to ptr
+  %self = ptrtoint ptr %c to i64
+  store i64 %self, ptr %last
   %asked = call i32 %current(ptr %now)
   %bad = icmp ne i32 %asked, 0
   br i1 %bad, label %fail, label %look
@@ -82,7 +87,7 @@ tasks:
   br i1 %go, label %task, label %leave
 task:
   %offset = mul i64 %n, 10
-  %first = add i64 %offset, 9
+  %first = add i64 %offset, 10
   %row = getelementptr i64, ptr %c, i64 %first
   %function.i = call i64 @at(ptr %row, i64 0)
   %function = inttoptr i64 %function.i to ptr
@@ -201,6 +206,7 @@ def native_entry(device: CudaDevice, module: CudaModule) -> NativeEntry:
         "launch": addresses["LaunchKernel"], "current": addresses["CtxGetCurrent"], "push": addresses["CtxPushCurrent"],
         "pop": addresses["CtxPopCurrent"], "context": device.context, "stream": stream.handle,
         "extra": ctypes.addressof(stream.scratch.words), "processors": device.processors, "tasks": len(module.tasks),
+        "last": ctypes.addressof(device.last_native),
     }  # fmt: skip
     words = [head[name] for name in CONTEXT]
     for task in module.tasks:
@@ -219,4 +225,12 @@ def native_entry(device: CudaDevice, module: CudaModule) -> NativeEntry:
             stream.scratch.ready()
     table = (ctypes.c_uint64 * len(words))(*words)
     assert device.entry is not None
+    _name(device, module, ctypes.addressof(table))
     return NativeEntry(device.entry, ctypes.addressof(table), (module, table))
+
+
+def _name(device: CudaDevice, module: CudaModule, table: int) -> None:
+    """Let messages name a kernel by its table, as long as the module lives."""
+    known = weakref.ref(module)
+    device.natives[table] = lambda: m.name if (m := known()) is not None else ""
+    weakref.finalize(module, device.natives.pop, table, None).atexit = False

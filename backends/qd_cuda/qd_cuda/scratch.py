@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ class ScratchPool:
     """
 
     def __init__(self, device: CudaDevice, stream: int) -> None:
-        self.device, self.stream = device, stream
+        self.device, self.stream, self.lock = device, stream, threading.Lock()
         self.words = (ctypes.c_uint64 * 3)()
         self.fault: PinnedWord | None = None
         self.wanted = int(os.environ.get("QD_CUDA_SCRATCH_NBYTES", 0)) or self._first()
@@ -43,6 +44,10 @@ class ScratchPool:
 
     def ready(self) -> None:
         """Make the pool, or a larger one after a fault; the device's context is current."""
+        with self.lock:
+            self._ready()
+
+    def _ready(self) -> None:
         if self.words[0] and 4 * self.words[1] >= self.wanted:
             return
         if self.fault is None:

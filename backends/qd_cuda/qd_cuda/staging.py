@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 
 from qd_cuda.driver import Driver
 
@@ -20,7 +21,7 @@ class Staging:
     """A ring of pinned slots, each with the event after which it may be used again."""
 
     def __init__(self, cuda: Driver) -> None:
-        self.cuda = cuda
+        self.cuda, self.lock = cuda, threading.Lock()
         host = ctypes.c_void_p()
         cuda("MemHostAlloc", ctypes.byref(host), _SLOTS * STAGED_NBYTES, _PORTABLE)
         assert host.value
@@ -34,6 +35,10 @@ class Staging:
 
     def copy_in(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copy ``nbytes`` at most `STAGED_NBYTES` to device address ``target``."""
+        with self.lock:
+            self._copy_in(target, source, nbytes, stream)
+
+    def _copy_in(self, target: int, source: int, nbytes: int, stream: int) -> None:
         slot = self.next
         self.next = (slot + 1) % _SLOTS
         if self.used[slot]:

@@ -66,6 +66,7 @@ class CudaStream(Stream):
         device = self.cuda_device
         if not isinstance(module, CudaModule) or module.device is not device:
             raise LaunchError("a module of another device is run", why=f"this stream belongs to {device.info.name!r}")
+        module.name = launch.name
         self.names.append(launch.name)
         with device.guard("a launch", (launch.name,)):
             if module.scratch:
@@ -200,6 +201,7 @@ class CudaStream(Stream):
     def _done(self) -> None:
         names = list(dict.fromkeys(self.names))
         self.names.clear()
+        self.cuda_device.last_native.value = 0
         self.cuda_device.reclaim()
         self.scratch.check(names)
 

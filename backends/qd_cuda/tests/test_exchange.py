@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from fake_driver import FakeDriver
+from qd_cuda.device import CudaDevice
 
 import qd_core as qd
 from qd_core.backend.contract import BufferRef
 from qd_core.backend.dlpack import _Tensor, exchange
 from qd_core.errors import ArgumentValueError, QuadrantsRuntimeTypeError
 from qd_core.runtime.context import Runtime
-from qd_cuda.device import CudaDevice
 
 N = qd.types.ndarray(dtype=qd.f32, ndim=1)
 
