@@ -24,6 +24,7 @@ needs_assembler = pytest.mark.skipif(
     not assemblers(), reason="no ptxas: pip install nvidia-cuda-nvcc-cu12, or set QD_PTXAS"
 )
 
+CHECKED = (dt.f16, dt.f32, dt.f64, dt.i8, dt.u16, dt.i32, dt.u64, dt.u1)
 ELEMENTWISE = [name for name, op in OPS.items() if op.numpy is not None and name not in ("select",)]
 
 
@@ -51,7 +52,7 @@ def check(function_of: object, tmp_path: Path, models: list[int], **options: obj
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_elementwise(name: str, tmp_path: Path) -> None:
     op = OPS[name]
-    for dtype in sorted(op.types, key=lambda d: d.name):
+    for dtype in (d for d in CHECKED if d in op.types):
         check(lambda dtype=dtype: elementwise(op, dtype), tmp_path, [90 if dtype.bits != 16 else 75])
 
 
