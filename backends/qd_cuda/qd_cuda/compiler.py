@@ -29,7 +29,7 @@ __all__ = ["FORMAT", "Code", "CudaCompiler", "TaskShape", "unpack"]
 
 FORMAT = "qd-ptx-1"
 
-EMITTER_VERSION = 4
+EMITTER_VERSION = 5
 """Part of the identity; raise it whenever the same program may give another text."""
 
 _ATTRIBUTES = "nounwind"

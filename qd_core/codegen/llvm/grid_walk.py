@@ -123,9 +123,12 @@ class Walk:
         em, state, facts = self.em, self.state, self.state.facts
         state.thread, state.block = em.new(facts.thread), em.new(facts.block)
         state.size, state.grid = em.new(facts.block_size), em.new(facts.grid_size)
-        before = em.new(f"mul i32 {state.block}, {state.size}")
-        state.first = em.new(f"zext i32 {em.new(f'add i32 {before}, {state.thread}')} to i64")
-        state.threads = em.new(f"zext i32 {em.new(f'mul i32 {state.grid}, {state.size}')} to i64")
+        block, size, grid, thread = (
+            em.new(f"zext i32 {x} to i64") for x in (state.block, state.size, state.grid, state.thread)
+        )
+        # In 64 bits: a grid that covers all iterations may have more than 2^32 threads.
+        state.first = em.new(f"add i64 {em.new(f'mul i64 {block}, {size}')}, {thread}")
+        state.threads = em.new(f"mul i64 {grid}, {size}")
 
     def _extent(self, extent: Extent, axis: int) -> str:
         em = self.em
