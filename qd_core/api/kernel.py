@@ -15,8 +15,6 @@ from qd_core.api.binding import Bound, bind_argument, bind_call
 from qd_core.api.matrix import Matrix
 from qd_core.api.specialize import BoundKernel, Specialisation, forget
 from qd_core.api.structs import Struct
-from qd_core.autodiff.forward import forward
-from qd_core.autodiff.reverse import reverse
 from qd_core.backend.contract import Access, CompileOptions
 from qd_core.errors import LaunchError
 from qd_core.frontend.lower import Lowered, LowerOptions, lower_kernel, nesting_limited
@@ -264,12 +262,16 @@ class Kernel:
         if self.mode == PRIMAL:
             return function
         if self.mode == FORWARD:
+            from qd_core.autodiff.forward import forward
+
             return forward(function, active)
         if not active:
             raise LaunchError(
                 f"no argument of {self.info.name!r} has a gradient, so .grad() would do nothing",
                 hint="create an array with needs_grad=True, pass qd.with_grad(x, gx), or a tensor with requires_grad",
             )
+        from qd_core.autodiff.reverse import reverse
+
         return reverse(function, active, shared=shared, residual_bytes=current().options.ad_residual_bytes)
 
     def __repr__(self) -> str:
