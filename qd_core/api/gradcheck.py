@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -118,7 +118,8 @@ def gradcheck(
         The kernel cannot be differentiated.
     """
     if isinstance(kernel, BoundKernel):
-        kernel, args = kernel.func, (*kernel.args, *args)
+        bound_to = kernel.args
+        kernel, args = cast("Kernel", kernel.func), (*bound_to, *args)
     function, bound = kernel.lowered(args)
     point = _Point(current(), function, bound.scalars, dict(bound.sources))
     wanted = bound.differentiable or set(point.values)
@@ -137,7 +138,7 @@ def gradcheck(
         weights = point.random(paths, seed)
         errors = [_reverse_error(kernel, point, paths, weights), _forward_error(kernel, point, paths, weights)]
         problems += point.beyond("reverse", errors[0], tolerance) + point.beyond("forward", errors[1], tolerance)
-    result = GradCheck(reference, *errors, tuple(problems))
+    result = GradCheck(reference, errors[0], errors[1], tuple(problems))
     if problems and raise_exception:
         raise GradientCheckError(
             f"derivatives of {kernel.__name__!r} do not agree: {'; '.join(problems)}", span=function.span
