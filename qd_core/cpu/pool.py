@@ -304,7 +304,7 @@ _keep_for_ever: list[Pool] = []
 
 def _rebuild_all() -> None:
     for pool in list(_live):
-        pool._after_fork()  # pyright: ignore[reportPrivateUsage]
+        pool._after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -99,6 +99,14 @@ class OpDef:
         return self.writes or self.terminator
 
 
+def _sign(x: Any) -> Any:
+    return np.where(x > 0, 1, np.where(x < 0, -1, 0))
+
+
+def _reciprocal_root(x: Any) -> Any:
+    return 1 / np.sqrt(x)
+
+
 def _wide(f: Callable[..., Any]) -> NumPyMeaning:
     """Evaluate a real function in f64: the reference's f32 result is correctly rounded but for double rounding."""
 
@@ -233,14 +241,14 @@ _row("bitcast", 1, "Reinterpret the bits as `to`, of the same width.", result="a
 # -- unary ----------------------------------------------------------------------------------------------------------
 _row("neg", 1, "Negation; integers wrap.", types=NUM, numpy=np.negative)
 _row("abs", 1, "Absolute value; the minimum of a signed type is its own.", types=NUM, numpy=np.abs)
-_row("sgn", 1, "-1, 0 or 1 by sign; 0 for NaN.", types=NUM, numpy=lambda x: np.where(x > 0, 1, np.where(x < 0, -1, 0)))
+_row("sgn", 1, "-1, 0 or 1 by sign; 0 for NaN.", types=NUM, numpy=_sign)
 _row("not", 1, "Bitwise complement; of `u1`: logical.", types=BITS, numpy=np.invert)
 _row("floor", 1, "Largest integer not above.", types=REAL, numpy=np.floor)
 _row("ceil", 1, "Smallest integer not below.", types=REAL, numpy=np.ceil)
 _row("trunc", 1, "Toward zero.", types=REAL, numpy=np.trunc)
 _row("round", 1, "Nearest integer, half away from zero.", types=REAL, numpy=_round_half_away)
 _row("sqrt", 1, "Square root, correctly rounded; NaN below zero.", types=REAL, numpy=np.sqrt, domain=(0.0, 100.0))
-_row("rsqrt", 1, "1/sqrt(x).", types=REAL, numpy=_wide(lambda x: 1 / np.sqrt(x)), domain=(0.01, 100.0))
+_row("rsqrt", 1, "1/sqrt(x).", types=REAL, numpy=_wide(_reciprocal_root), domain=(0.01, 100.0))
 _row("isnan", 1, "Is not a number; survives fast math.", types=REAL, result="u1", numpy=np.isnan)
 _row("isinf", 1, "Is an infinity; survives fast math.", types=REAL, result="u1", numpy=np.isinf)
 _row("popcnt", 1, "Number of one bits.", types=INT, result="i32", numpy=_popcnt)

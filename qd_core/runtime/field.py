@@ -11,6 +11,7 @@ import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -444,7 +445,7 @@ class Field:
         if not self.element_shape:
             number = value.item()
             return int(number) if isinstance(number, bool) else number
-        return PYTHON_SCOPE["element"](value, self.dtype, lambda data: self._store(index, data))
+        return PYTHON_SCOPE["element"](value, self.dtype, partial(self._store, index))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._store(self._index(key), value)

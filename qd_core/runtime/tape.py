@@ -32,9 +32,20 @@ SAVE, ERROR = "save", "error"
 class Call(Protocol):
     """A launch of one mode of a kernel: compiled code with its leaf values."""
 
-    executable: Executable
-    scalars: Mapping[str, Any]
-    sources: Mapping[str, ArraySource]
+    @property
+    def executable(self) -> Executable:
+        """The compiled code."""
+        ...
+
+    @property
+    def scalars(self) -> Mapping[str, Any]:
+        """Scalar leaves by path."""
+        ...
+
+    @property
+    def sources(self) -> Mapping[str, ArraySource]:
+        """Array leaves by path."""
+        ...
 
 
 @dataclass(slots=True)

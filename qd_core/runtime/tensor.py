@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -212,7 +213,7 @@ class Tensor:
     def __getitem__(self, key: Any) -> Any:
         value = self._impl[self._key(key)]
         if isinstance(value, np.ndarray):
-            return PYTHON_SCOPE["element"](value, self.dtype, lambda data: self.__setitem__(key, data))
+            return PYTHON_SCOPE["element"](value, self.dtype, partial(self.__setitem__, key))
         return value
 
     def __setitem__(self, key: Any, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""What can be seen to be wrong from the source alone, in release builds too: indices out of range, calls of host functions."""
+"""What can be seen to be wrong from the source alone, in release builds too: bad indices, calls of host functions."""
 
 from __future__ import annotations
 
