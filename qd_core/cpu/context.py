@@ -7,8 +7,13 @@ in its place.
 
 from __future__ import annotations
 
+import _thread
 import ctypes
+import os
+import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable
 
 from qd_core.cpu.pool import Pool
@@ -17,6 +22,11 @@ from qd_core.cpu.pool_ir import CACHE_LINE, CONTEXT_NBYTES
 __all__ = ["Context"]
 
 _Run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_int64, ctypes.c_int64)
+
+
+def _interrupt_soon() -> None:
+    time.sleep(1e-3)  # not before the callback has returned, where the exception would get lost
+    _thread.interrupt_main()
 
 
 class Context:
@@ -47,4 +57,18 @@ class Context:
             return self._pool
 
     def _run(self, context: int, task: int, words: int, extents: int, count: int, min_chunk: int) -> None:
-        self.pool.run(task, words, extents, count, min_chunk)
+        """Make the pool and run on it; called by machine code, which no exception can pass."""
+        interrupted = False
+        while True:
+            try:
+                pool = self.pool
+                break
+            except KeyboardInterrupt:  # the launch has begun and must be done before anybody hears of it
+                interrupted = True
+            except Exception:
+                traceback.print_exc()
+                print("qd_core: the worker pool cannot be made, and a launch cannot be left half done", file=sys.stderr)
+                os.abort()
+        pool.run(task, words, extents, count, min_chunk)
+        if interrupted:
+            _thread.start_new_thread(_interrupt_soon, ())

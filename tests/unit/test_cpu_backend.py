@@ -6,6 +6,7 @@ import ctypes
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -264,3 +265,45 @@ def test_the_pool_is_made_by_the_first_launch_that_shares_work(
         assert np.array_equal(x, 2 * np.arange(n, dtype=np.float32))
         assert made == [2] * pools
     device.pool.set_threads(1)
+
+
+FAILING = """
+import time
+import numpy as np
+import qd_core as qd
+from qd_core.cpu import device
+
+def fail(threads):
+    if ERROR is KeyboardInterrupt and calls:
+        return original(threads)
+    calls.append(1)
+    raise ERROR("no pool today")
+
+calls, ERROR = [], {error}
+original, device._pool_of = device._pool_of, fail
+qd.init(arch=qd.cpu, log_level="error", offline_cache=False, cpu_max_num_threads=2)
+
+@qd.kernel
+def double(x: qd.types.ndarray(dtype=qd.f32, ndim=1)):
+    for i in range(x.shape[0]):
+        x[i] *= 2.0
+
+x = np.ones(200_000, np.float32)
+try:
+    double(x)
+    for _ in range(1000):
+        time.sleep(0.01)
+except KeyboardInterrupt:
+    print("interrupted", x.sum())
+else:
+    print("finished", x.sum())
+"""
+
+
+@pytest.mark.parametrize(("error", "said"), [("OSError", "no pool today"), ("KeyboardInterrupt", "interrupted 400000")])
+def test_a_pool_that_cannot_be_made_is_not_silent(tmp_path: Path, error: str, said: str) -> None:
+    script = tmp_path / "failing.py"
+    script.write_text(FAILING.format(error=error))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert said in done.stdout + done.stderr
+    assert (done.returncode == 0) == (error == "KeyboardInterrupt")
