@@ -401,8 +401,16 @@ def compare(ctx: Lowering, op: type[ast.cmpop], a: Any, b: Any, node: ast.AST) -
     if name is None:
         return _identity(ctx, op, a, b, node)
     if not isinstance(a, (Value, MatrixValue)) and not isinstance(b, (Value, MatrixValue)):
+        _refuse_arrays(ctx, a, b, node)
         return ctx.compile_time(lambda: _PYTHON[op](a, b), node, "the comparison")
     return elementwise(ctx, lambda x, y: _compare(ctx, name, x, y, node), (a, b), node)
+
+
+def _refuse_arrays(ctx: Lowering, a: Any, b: Any, node: ast.AST) -> None:
+    """Outside `qd.static`, a comparison of an array means its elements, and there is no such operation."""
+    array = next((v for v in (a, b) if isinstance(v, ArrayRef)), None)
+    if array is not None and a is not None and b is not None and not ctx.static_depth:
+        ctx.type_error(f"the array {array.name!r} is compared as a whole", node, hint="compare elements of it")
 
 
 def _compare(ctx: Lowering, name: str, a: Value, b: Value, node: ast.AST) -> Value:

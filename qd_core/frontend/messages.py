@@ -8,7 +8,7 @@ from typing import Any
 from qd_core.errors import QuadrantsCompilationError
 from qd_core.frontend.arithmetic import as_condition
 from qd_core.frontend.context import CALLS, Lowering, expression, statement
-from qd_core.frontend.values import MatrixValue, StructValue, describe, is_runtime
+from qd_core.frontend.values import ArrayRef, MatrixValue, StructValue, describe, is_runtime
 from qd_core.ir.nodes import Value
 
 __all__ = ["Text"]
@@ -85,6 +85,8 @@ def pieces_of(ctx: Lowering, value: Any, node: ast.AST, spec: str = "") -> list[
         ]
     if isinstance(value, Text):
         return list(value.pieces)
+    if isinstance(value, ArrayRef):
+        ctx.type_error(f"the array {value.name!r} cannot be printed as a whole", node, hint="print elements of it")
     if is_runtime(value):
         return _sequence(ctx, list(value), node, spec, "()" if isinstance(value, tuple) else "[]")
     return [ctx.compile_time(lambda: format(value, spec), node, f"formatting {describe(value)}")]

@@ -1,4 +1,6 @@
-"""What can be seen to be wrong from the source alone, in release builds too: bad indices, calls of host functions."""
+"""What can be seen to be wrong from the source alone, in release builds too: bad indices, calls of host functions,
+uses of arrays as values.
+"""
 
 from __future__ import annotations
 
@@ -79,3 +81,34 @@ def test_constant_indices_of_fields(device):
         qd.sync()
     shifted()
     assert y[-2] == 5
+
+
+@qd.kernel
+def compared_whole(a: A):
+    if a == 0:
+        a[0] = 1
+
+
+@qd.kernel
+def printed_whole(a: A):
+    print("a is", a)
+
+
+@qd.kernel
+def compared_with_none(a: A):
+    if qd.static(a != None):  # noqa: E711
+        a[0] = 2
+    if a is not None:
+        a[1] = 3
+
+
+@pytest.mark.parametrize("kernel", [compared_whole, printed_whole])
+def test_arrays_are_no_values(device, kernel):
+    with pytest.raises(qd.QuadrantsTypeError, match="the array 'a'"):
+        kernel(np.zeros(2, np.int32))
+
+
+def test_arrays_may_be_compared_with_none(device):
+    a = np.zeros(2, np.int32)
+    compared_with_none(a)
+    np.testing.assert_array_equal(a, [2, 3])
