@@ -64,7 +64,7 @@ class ContractVersion:
         return f"{self.major}.{self.minor}"
 
 
-CONTRACT_VERSION = ContractVersion(0, 1)
+CONTRACT_VERSION = ContractVersion(1, 0)
 
 
 # -- memory ---------------------------------------------------------------------------------------------------------

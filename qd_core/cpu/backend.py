@@ -17,7 +17,7 @@ class CpuBackend(Backend):
     """The built-in backend, `qd.cpu`; chosen where no accelerator is asked for."""
 
     name = "cpu"
-    contract = ContractVersion(0, 1)
+    contract = ContractVersion(1, 0)
     priority = -10
 
     def probe(self) -> Availability:

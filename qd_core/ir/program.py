@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from qd_core.ir.nodes import Function, Param, Region, Value
+from qd_core.ir.nodes import Function, Param, Region, Role, Value
 from qd_core.ir.rewrite import walk
 
 __all__ = ["DeviceWord", "Extent", "Fixed", "HostExpr", "Program", "Site", "Task", "Variant", "accesses"]
@@ -109,6 +109,11 @@ class Program:
     reads: frozenset[int] = frozenset()
     writes: frozenset[int] = frozenset()
     function: Function | None = None
+
+    @property
+    def log(self) -> Param | None:
+        """The array that messages are written to; None for a program without messages."""
+        return next((p for p in self.params if p.role is Role.LOG), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,7 @@ class ReferenceBackend(Backend):
     """The interpreter as `qd.reference`."""
 
     name = "reference"
-    contract = ContractVersion(0, 1)
+    contract = ContractVersion(1, 0)
     priority = -100
 
     def probe(self) -> Availability:

@@ -98,6 +98,8 @@ class ArgumentTable:
         for position, param in enumerate(program.params):
             if isinstance(param.type, ArrayType):
                 access = Access(2 * (position in program.writes) + (position in program.reads))
+                if param is program.log:  # messages write it without naming it
+                    access = Access.READ_WRITE
                 leaf = ArrayLeaf(
                     param.path, param.type, param.role, access, word, arrays, tuple(sorted(axes.get(param, ())))
                 )

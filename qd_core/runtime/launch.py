@@ -25,7 +25,6 @@ from qd_core.backend.contract import (
     HostSpan,
     Launch,
     Module,
-    Role,
 )
 from qd_core.backend.requirements import check_supported
 from qd_core.errors import DeviceFault, LaunchError, Span
@@ -109,7 +108,7 @@ class Executable:
         return self
 
     def _supply(self, leaf: ArrayLeaf) -> None:
-        log = self.runtime.log
+        log, param = self.runtime.log, self.program.log
         if leaf.type.fixed_shape is not None:
             shape = leaf.type.fixed_shape
             nbytes = max(int(np.prod(shape)), 1) * leaf.type.element_size * leaf.type.dtype.nbytes
@@ -118,7 +117,7 @@ class Executable:
             self.supplied[leaf.path] = ArrayView(
                 BufferRef(buffer, 0, nbytes), shape, contiguous_strides(shape, leaf.type.element_size)
             )
-        elif leaf.role is Role.LOG and log is not None and self.program.sites:
+        elif log is not None and param is not None and leaf.path == param.path:
             self.supplied[leaf.path] = log.view
 
     def module(self, guards: frozenset[str]) -> Module:

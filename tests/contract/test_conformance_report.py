@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from qd_core.__main__ import main
+from qd_core.backend.contract import CONTRACT_VERSION
 from qd_core.backend.registry import registry
 from qd_core.testing.fake.broken import BROKEN
 from qd_core.testing.page import page
@@ -53,7 +54,7 @@ def test_tests_extensions_and_versions_are_reported(data: dict[str, Any]) -> Non
     assert data["extensions"]["data64"] == "yes"
     assert data["extensions"]["bls"] == "no"
     assert data["capabilities"]["type.f64.global"] == "f64 in global memory"
-    assert data["contract"] == "0.1"
+    assert data["contract"] == str(CONTRACT_VERSION)
 
 
 class Reader(HTMLParser):

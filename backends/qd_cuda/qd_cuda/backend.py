@@ -15,7 +15,7 @@ class CudaBackend(Backend):
     """NVIDIA devices as `qd.cuda`."""
 
     name = "cuda"
-    contract = ContractVersion(0, 1)
+    contract = ContractVersion(1, 0)
     priority = 100
 
     def probe(self) -> Availability:

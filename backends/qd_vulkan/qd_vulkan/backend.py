@@ -26,7 +26,7 @@ class VulkanBackend(Backend):
     """Vulkan compute as `qd.vulkan`."""
 
     name = "vulkan"
-    contract = ContractVersion(0, 1)
+    contract = ContractVersion(1, 0)
     priority = 50
 
     def probe(self) -> Availability:

@@ -158,7 +158,7 @@ class TranslatedBackend(Backend):
     """The path to MoltenVK as a backend of the kit."""
 
     name = "vulkan_translated"
-    contract = ContractVersion(0, 1)
+    contract = ContractVersion(1, 0)
     priority = -200
 
     def probe(self) -> Availability:

@@ -351,7 +351,7 @@ class FakeBackend(Backend):
         Every device that was opened, for tests that look at its counts.
     """
 
-    contract = ContractVersion(0, 1)
+    contract = ContractVersion(1, 0)
     priority = -200
 
     def __init__(
