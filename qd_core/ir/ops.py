@@ -190,6 +190,13 @@ def _max(a: Any, b: Any) -> Any:
     return np.fmax(a, b) if np.asarray(a).dtype.kind == "f" else np.maximum(a, b)
 
 
+def _pow(x: Any, y: Any) -> Any:
+    """NumPy takes a square root when the exponent is 0.5 everywhere, which differs at -inf and -0."""
+    result, half = np.power(x, y), np.equal(y, 0.5)
+    at_ends = np.where(np.equal(x, 0), result.dtype.type(0), result.dtype.type(np.inf))
+    return np.where(half & (np.equal(x, 0) | np.equal(x, -np.inf)), at_ends, result)
+
+
 def _powi(x: Any, n: Any) -> Any:
     """Square and multiply in the base's own arithmetic (integers wrap); a negative power of one is 0, 1 or -1."""
     x, n = np.broadcast_arrays(x, n)
@@ -280,7 +287,7 @@ _row(
     2,
     "First to the power of second, C99 edge cases.",
     types=REAL,
-    numpy=_wide(np.power),
+    numpy=_wide(_pow),
     domain=(0.1, 8.0),
     native=False,
 )
