@@ -84,10 +84,11 @@ def golden(session: nox.Session) -> None:
     session.run("pytest", "-q", "tests/golden", *session.posargs)
 
 
-@nox.session
+@nox.session(python=dev.dotted(dev.TORCH_PYTHON))
 def types(session: nox.Session) -> None:
     """Check types with pyright in strict mode."""
     install(session, "test", "dev")
+    session.install(dev.TORCH)  # its types are checked
     session.run("pyright")
 
 

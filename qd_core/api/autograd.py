@@ -83,7 +83,7 @@ class AutogradFunction:
 
         owner = self
 
-        class Function(torch.autograd.Function):  # pyright: ignore[reportUntypedBaseClass]
+        class Function(torch.autograd.Function):
             @staticmethod
             def forward(ctx: Any, *values: Any) -> tuple[Any, ...]:
                 return owner.forward(ctx, values)
