@@ -136,3 +136,30 @@ def test_a_serial_loop_runs_in_order(threads: int) -> None:
     running(x, s)
     assert np.array_equal(x, np.arange(1, 5001))
     assert s[0] == 5000
+
+
+@qd.kernel
+def add_and_look(s: Reals, x: Reals, out: Reals):
+    for i in range(out.shape[0]):
+        s[0] += 2.0
+        out[i] = x[0]
+
+
+@qd.kernel
+def add_and_look_at(k: Keys, s: Reals, x: Reals, out: Reals):
+    for i in range(out.shape[0]):
+        s[k[i]] += 2.0
+        out[i] = x[k[i]]
+
+
+def test_an_iteration_sees_its_own_additions_under_another_name(threads: int) -> None:
+    s, out = np.zeros(3, np.float32), np.zeros(1, np.float32)
+    for turn in range(1, 4):
+        add_and_look(s, s, out)
+        assert out[0] == s[0] == 2 * turn
+    n = 20_000
+    s, out = np.zeros(n, np.float32), np.zeros(n, np.float32)
+    for turn in range(1, 4):
+        add_and_look_at(np.arange(n, dtype=np.int32)[::-1].copy(), s, s, out)
+        assert (s == 2 * turn).all()
+        assert (out == 2 * turn).all()

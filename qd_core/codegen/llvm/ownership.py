@@ -67,14 +67,14 @@ class Ownership:
             accesses[node.operands[0]].append(node)
         written = [p for p, nodes in accesses.items() if any(n.op.writes for n in nodes)]
         for param, nodes in accesses.items():
-            self._array(param, nodes, disjoint or written == [param])
+            self._array(param, nodes, disjoint or written == [param], disjoint or len(accesses) == 1)
 
     def scattered(self, varying: AbstractSet[Value]) -> set[Node]:
         """Return the atomics that every lane must do for itself."""
         rest = self.atomics.keys() - self.owned - {n for nodes in self.totals.values() for n in nodes}
         return {n for n in rest if n in self.used or not varying.isdisjoint(n.operands[1:-1])}
 
-    def _array(self, param: Value, nodes: list[Node], alone: bool) -> None:
+    def _array(self, param: Value, nodes: list[Node], alone: bool, unseen: bool) -> None:
         atomics = [n for n in nodes if n.op.name == "atomic"]
         if not atomics:
             return
@@ -83,7 +83,8 @@ class Ownership:
         # An overlapping leaf could update the same element through other indices: that update must not be lost.
         if alone and len(places) == 1 and self._injective(next(iter(places))):
             self.owned.update(atomics)
-        elif len(atomics) == len(nodes) and not any(n in self.used for n in nodes):
+        # Another leaf could read the element under its own name: it must see what this iteration has done.
+        elif unseen and len(atomics) == len(nodes) and not any(n in self.used for n in nodes):
             if not self._total(nodes) and self.disjoint and private_arrays(nodes) and isinstance(param, Param):
                 self.privates[param] = nodes
 
