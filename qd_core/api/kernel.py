@@ -7,6 +7,7 @@ A kernel object is called directly: its class has the native packer as ``__call_
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,10 @@ class Call:
     executable: Executable
     scalars: Mapping[str, Any]
     sources: Mapping[str, ArraySource]
+
+
+_entering = threading.RLock()
+"""Held while a kernel gets its native entry: two threads must not give it two."""
 
 
 class Kernel:
@@ -150,12 +155,14 @@ class Kernel:
 
     def _native_launcher(self, runtime: Runtime) -> Any:
         """Give this kernel's class the builtin entry as ``__call__``, once."""
-        if self._native is None:
-            from qd_core.runtime.native import NativeLauncher, callable_class
+        from qd_core.runtime.native import NativeLauncher, callable_class
 
-            self._native = NativeLauncher(self.launch)
-            self._native.derivative = self.mode == REVERSE
-            self.__class__ = callable_class(Kernel, self._native.entry)
+        with _entering:
+            if self._native is None:
+                launcher = NativeLauncher(self.launch)
+                launcher.derivative = self.mode == REVERSE
+                self.__class__ = callable_class(Kernel, launcher.entry)
+                self._native = launcher
         # Plans hold addresses of this runtime's code: they go with it.
         runtime.launchers.add(self._native)
         return self._native

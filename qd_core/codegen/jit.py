@@ -241,7 +241,15 @@ def _immortalize(thing: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
-@functools.cache
 def process_jit() -> Jit:
     """Return the one `Jit` of this process."""
+    with _making:  # threads that ask first at the same time get the same one
+        return _jit()
+
+
+@functools.cache
+def _jit() -> Jit:
     return Jit()
+
+
+_making = threading.RLock()

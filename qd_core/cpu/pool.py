@@ -311,7 +311,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_rebuild_all)
 
 
-@functools.cache
 def process_pool() -> Pool:
     """Return the pool that launches of this process share."""
+    with _making:  # threads that ask first at the same time get the same one
+        return _pool()
+
+
+@functools.cache
+def _pool() -> Pool:
     return Pool()
+
+
+_making = threading.RLock()

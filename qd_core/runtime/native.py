@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -99,6 +100,7 @@ class NativeLauncher:
         runtime = load_runtime() if runtime is None else runtime
         self._head = make_memory(len(tables.HEAD))
         self._slow = slow
+        self._runtime = runtime  # the builtin points into it
         self._acquire = runtime.acquire
         self._plans: list[InstalledPlan] = []
         self.derivative = False
@@ -133,32 +135,37 @@ class NativeLauncher:
             The plan contradicts itself.
         """
         _check(plan)
-        if self.full:
-            return None
         memory = InstalledPlan(plan, self._acquire)
-        if self._plans:
-            self._plans[-1].write("next", memory.address)
-        else:
-            _write(self._head, tables.HEAD, "plan", memory.address)
-        self._plans.append(memory)
+        with _changing:
+            if self.full:
+                return None
+            if self._plans:
+                self._plans[-1].write("next", memory.address)
+            else:
+                self._write_first(memory.address)
+            self._plans.append(memory)
         return memory
 
     def suspend(self) -> None:
         """Send every launch to the slow path until `resume`."""
-        self._write_first(0)
+        with _changing:
+            self._write_first(0)
 
     def resume(self) -> None:
         """Use the installed plans again."""
-        self._write_first(self._plans[0].address if self._plans else 0)
+        with _changing:
+            self._write_first(self._plans[0].address if self._plans else 0)
 
     def _write_first(self, address: int) -> None:
         _write(self._head, tables.HEAD, "plan", address)
 
     def clear(self) -> None:
         """Forget all plans, for instance because the device was closed; memory stays until the kernel goes."""
-        _write(self._head, tables.HEAD, "plan", 0)
-        _retired.extend(plan for plan in self._plans if plan.read("busy"))
-        self._plans = []
+        with _changing:
+            self._write_first(0)
+            _retired.extend(plan for plan in self._plans if plan.read("busy"))
+            forgotten, self._plans = self._plans, []
+        forgotten.clear()  # not under the lock: what goes with a plan may be anything
 
 
 class InstalledPlan:
@@ -270,6 +277,8 @@ def _no_report() -> None:
 
 _CALL = "__call__"
 _retired: list[InstalledPlan] = []
+_changing = threading.RLock()
+"""Held while the list of a kernel's plans and what the machine code sees of it differ."""
 _RESULT_KINDS = {
     "i64": tables.RESULT_I64,
     "u64": tables.RESULT_U64,
@@ -411,8 +420,16 @@ def _c_address(name: str) -> int:
     return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, name))
 
 
-@functools.cache
+_loading = threading.RLock()
+
+
 def _loaded() -> Runtime | str:
+    with _loading:  # threads that come first at the same time must not each make one
+        return _load()
+
+
+@functools.cache
+def _load() -> Runtime | str:
     reason = disabled_reason()
     if reason is not None:
         return reason
