@@ -123,7 +123,7 @@ def test_totals(kind: str, dtype: DType, lanes: int) -> None:
         loop(b, b.const(dt.i32, 0), i, [], inner, reverse=False, breaks=False)
 
     p = program([x, total, pair, s], task([None], body))
-    options = CompileOptions(fast_math=False, lanes=lanes)
+    options = CompileOptions(fast_math=False, lanes=lanes, variant=Variant(frozenset({"no_overlap"})))
     assert _atomics(p, options) == 3
     for n in (0, 1, 8, 9, 50):
         values = np.random.default_rng(n).integers(0, 9, n).astype(dtype.numpy)
