@@ -2,12 +2,13 @@
 
 The file maps what each issue promises to ids of tests. When the whole suite was run (no selection by path, keyword,
 marker, backend or earlier failure), each id must have been run and passed; an id without brackets stands for all cases
-of its test, none of which may have been skipped. A claim with ``needs`` (modules that must be installed) is only
-reported where they are not.
+of its test, none of which may have been skipped. A claim with ``needs`` (modules that must be installed, or
+``native launches``, which ``QD_NATIVE_LAUNCH=0`` turns off) is only reported where they are not there.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -42,6 +43,13 @@ def read_claims(text: str) -> list[Claim]:
         Claim(**{**row, "tests": tuple(row["tests"]), "needs": tuple(row.get("needs", ()))})
         for row in tomllib.loads(text)["claim"]
     ]
+
+
+def _present(need: str) -> bool:
+    """Whether what a claim needs is there."""
+    if need == "native launches":
+        return os.environ.get("QD_NATIVE_LAUNCH") != "0"
+    return find_spec(need) is not None
 
 
 @dataclass
@@ -99,7 +107,7 @@ class StatusCheck:
 
     def _judge(self, claims: Iterable[Claim]) -> None:
         for claim in claims:
-            absent = [module for module in claim.needs if find_spec(module) is None]
+            absent = [need for need in claim.needs if not _present(need)]
             lines = [f"issue {claim.issue}, {claim.text!r}: {line}" for line in self.outcomes.unproven(claim)]
             if absent:
                 self.notes.append(f"issue {claim.issue}, {claim.text!r}: not proven here, needs {', '.join(absent)}")
