@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from qd_core.api.binding import Bound, bind_argument, bind_call
@@ -25,7 +24,6 @@ from qd_core.passes.offload import offload
 from qd_core.passes.pin import pin_extrema
 from qd_core.passes.unify import unify
 from qd_core.runtime.context import Options, Runtime, current
-from qd_core.runtime.interop import ArraySource
 from qd_core.runtime.launch import Executable
 from qd_core.runtime.results import Results
 from qd_core.runtime.stages import passed
@@ -37,15 +35,6 @@ __all__ = ["Kernel", "kernel"]
 
 PRIMAL, REVERSE, FORWARD = "primal", "reverse", "forward"
 DUAL = ".dual"
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A launch: compiled code with its leaf values."""
-
-    executable: Executable
-    scalars: Mapping[str, Any]
-    sources: Mapping[str, ArraySource]
 
 
 _entering = threading.RLock()
@@ -121,6 +110,8 @@ class Kernel:
 
     def _record(self, recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Launch under a tape; the derivative is built now, so that what cannot be differentiated is refused here."""
+        from qd_core.runtime.tape import Call
+
         executable, bound = self._prepare(args, kwargs)
         call = Call(executable, bound.scalars, bound.sources)
         if not bound.differentiable:

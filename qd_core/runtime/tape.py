@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -29,23 +29,13 @@ __all__ = ["Call", "Recorder"]
 SAVE, ERROR = "save", "error"
 
 
-class Call(Protocol):
-    """A launch of one mode of a kernel: compiled code with its leaf values."""
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A launch of one mode of a kernel: compiled code with its scalar and array leaves by path."""
 
-    @property
-    def executable(self) -> Executable:
-        """The compiled code."""
-        ...
-
-    @property
-    def scalars(self) -> Mapping[str, Any]:
-        """Scalar leaves by path."""
-        ...
-
-    @property
-    def sources(self) -> Mapping[str, ArraySource]:
-        """Array leaves by path."""
-        ...
+    executable: Executable
+    scalars: Mapping[str, Any]
+    sources: Mapping[str, ArraySource]
 
 
 @dataclass(slots=True)
