@@ -6,13 +6,13 @@ from enum import Enum
 from typing import Any
 
 from qd_core.errors import ArgumentValueError, QuadrantsTypeError
-from qd_core.frontend.annotations import PYTHON_SCOPE, MatrixType, StructType
+from qd_core.frontend.annotations import PYTHON_SCOPE
 from qd_core.runtime.context import current
 from qd_core.runtime.field import Field, place_with_shape
 from qd_core.runtime.struct import StructField, member_field
 from qd_core.runtime.tree import FieldsBuilder, SNode, default_tree
 
-__all__ = ["FieldsBuilder", "Layout", "field", "make_field", "root"]
+__all__ = ["FieldsBuilder", "Layout", "field", "root"]
 
 
 class Layout(Enum):
@@ -20,34 +20,6 @@ class Layout(Enum):
 
     AOS = 1
     SOA = 2
-
-
-def make_field(
-    element: Any,
-    shape: Any = None,
-    order: str | None = None,
-    name: str = "",
-    offset: Any = None,
-    needs_grad: bool = False,
-    needs_dual: bool = False,
-    layout: Layout = Layout.AOS,
-) -> Any:
-    """Return a field of elements of type ``element``; see `field` for the parameters."""
-    current()
-    made = member_field(element, name, split=layout is Layout.SOA)
-    leaves = made.leaves() if isinstance(made, StructField) else [made]
-    _derivatives(leaves, needs_grad, needs_dual, isinstance(made, StructField))
-    if shape is None:
-        if offset is not None or order is not None:
-            raise ArgumentValueError(
-                "offset and order of a field need its shape",
-                hint="or give them where it is placed: place(x, offset=...)",
-            )
-        return made
-    groups = [leaves] if layout is Layout.AOS else [[leaf] for leaf in leaves]
-    for group in groups:
-        place_with_shape(group, shape, order, offset)
-    return made
 
 
 def _derivatives(leaves: list[Field], needs_grad: bool, needs_dual: bool, struct: bool) -> None:
@@ -95,27 +67,24 @@ def field(
     --------
     >>> x = qd.field(qd.f32, shape=(4, 8), order="ji", offset=(-2, 0))  # doctest: +SKIP
     """
-    return make_field(dtype, shape, order, name, offset, needs_grad, needs_dual, layout)
+    current()
+    made = member_field(dtype, name, split=layout is Layout.SOA)
+    leaves = made.leaves() if isinstance(made, StructField) else [made]
+    _derivatives(leaves, needs_grad, needs_dual, isinstance(made, StructField))
+    if shape is None:
+        if offset is not None or order is not None:
+            raise ArgumentValueError(
+                "offset and order of a field need its shape",
+                hint="or give them where it is placed: place(x, offset=...)",
+            )
+        return made
+    groups = [leaves] if layout is Layout.AOS else [[leaf] for leaf in leaves]
+    for group in groups:
+        place_with_shape(group, shape, order, offset)
+    return made
 
 
-def _struct_field(
-    kind: StructType,
-    shape: Any = None,
-    order: str | None = None,
-    name: str = "",
-    offset: Any = None,
-    needs_grad: bool = False,
-    needs_dual: bool = False,
-    layout: Layout = Layout.AOS,
-) -> StructField:
-    return make_field(kind, shape, order, name, offset, needs_grad, needs_dual, layout)
-
-
-def _matrix_field(kind: MatrixType, shape: Any = None, **options: Any) -> Field:
-    return make_field(kind, shape, **options)
-
-
-PYTHON_SCOPE.update({"struct_field": _struct_field, "matrix_field": _matrix_field})
+PYTHON_SCOPE.update({"struct_field": field, "matrix_field": field})
 
 
 class _Root:

@@ -327,9 +327,9 @@ class Matrix:
     @classmethod
     def field(cls, n: int, m: int, dtype: Any, shape: Any = None, **options: Any) -> Any:
         """Field of ``n`` x ``m`` matrices; options as for ``qd.field``."""
-        from qd_core.api.field import make_field
+        from qd_core.api.field import field
 
-        return make_field(MatrixType((n, m), dtype), shape, **options)
+        return field(MatrixType((n, m), dtype), shape, **options)
 
     @classmethod
     def tensor(cls, n: int, m: int, dtype: Any, shape: Any, **options: Any) -> Any:
@@ -354,9 +354,9 @@ class Vector(Matrix):
     @classmethod
     def field(cls, n: int, dtype: Any, shape: Any = None, **options: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Field of vectors of ``n`` components; options as for ``qd.field``."""
-        from qd_core.api.field import make_field
+        from qd_core.api.field import field
 
-        return make_field(MatrixType((n,), dtype), shape, **options)
+        return field(MatrixType((n,), dtype), shape, **options)
 
     @classmethod
     def tensor(cls, n: int, dtype: Any, shape: Any, **options: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
