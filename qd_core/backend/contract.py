@@ -198,6 +198,13 @@ class TaskEntry:
     group: tuple[int, ...] = ()
     shared_nbytes: int = 0
 
+    @staticmethod
+    def of(program: Program, number: int, symbol: str, group: tuple[int, ...] = ()) -> TaskEntry:
+        """Describe task ``number`` of ``program``, which waits for all tasks before it."""
+        task = program.tasks[number]
+        uses, writes = program.uses(task)
+        return TaskEntry(symbol, len(task.extents), uses, writes, tuple(range(number)), group)
+
 
 @dataclass(frozen=True, slots=True)
 class Artifact:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from qd_core.backend.contract import ArgumentABI, Artifact, CompileOptions, Compiler, Target, TaskEntry
 from qd_core.codegen.jit import host_identity, process_jit
 from qd_core.cpu.target import vector_bits
-from qd_core.ir.nodes import Param
-from qd_core.ir.program import DeviceWord, Program, Task, accesses
+from qd_core.ir.program import Program
 
 if TYPE_CHECKING:
     from qd_core.codegen.llvm import LlvmTarget
@@ -84,8 +83,7 @@ class CpuCompiler(Compiler):
         blob = process_jit().compile(text, vectorize=vectorize, opt_level=level)
         metrics = {"emit_s": middle - begin, "codegen_s": time.perf_counter() - middle}
         stages = self._stages(text, vectorize, level) if ("dump", "1") in options.extra else {}
-        position = {p: n for n, p in enumerate(program.params)}
-        tasks = tuple(_entry(n, task, position) for n, task in enumerate(program.tasks))
+        tasks = tuple(TaskEntry.of(program, n, f"task_{n}") for n in range(len(program.tasks)))
         return Artifact(FORMAT, blob, tasks, program.sites, stages, metrics)
 
     def _stages(self, text: str, vectorize: bool, level: int) -> Mapping[str, str]:
@@ -110,10 +108,3 @@ def _emitter_digest() -> str:
 def _has_serial_loop(program: Program) -> bool:
     """Whether LLVM's own loop vectoriser has anything to do: loops over lanes are vectors already."""
     return any(not t.extents and any(n.op.name == "for" for n in t.body.nodes) for t in program.tasks)
-
-
-def _entry(number: int, task: Task, position: Mapping[Param, int]) -> TaskEntry:
-    reads, writes = accesses(task.body)
-    reads |= {e.param for e in task.extents if isinstance(e, DeviceWord)}
-    uses, written = (tuple(sorted(position[p] for p in group)) for group in (reads | writes, writes))
-    return TaskEntry(f"task_{number}", len(task.extents), uses, written, tuple(range(number)))

@@ -115,6 +115,16 @@ class Program:
         """The array that messages are written to; None for a program without messages."""
         return next((p for p in self.params if p.role is Role.LOG), None)
 
+    def uses(self, task: Task) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Positions of the arrays that a task touches and of those it writes, extent words and the log included."""
+        reads, writes = accesses(task.body)
+        reads |= {e.param for e in task.extents if isinstance(e, DeviceWord)}
+        if self.log is not None and any(n.op.name in ("check", "print") for n in walk(task.body)):
+            writes.add(self.log)
+        position = {p: n for n, p in enumerate(self.params)}
+        uses, written = (tuple(sorted(position[p] for p in group)) for group in (reads | writes, writes))
+        return uses, written
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:

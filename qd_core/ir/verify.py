@@ -11,7 +11,7 @@ from typing import Any
 from qd_core import dtypes as dt
 from qd_core.dtypes import DType
 from qd_core.errors import InvalidIRError, Span
-from qd_core.ir.nodes import ArrayType, Function, Node, Param, Region, Role, ScratchType, Value
+from qd_core.ir.nodes import ArrayType, Function, Node, Param, Region, ScratchType, Value
 from qd_core.ir.ops import ATOMIC_KINDS, BITS, NUM, OPS, OpDef
 from qd_core.ir.program import DeviceWord, Extent, Fixed, HostExpr, Program, Task, accesses
 
@@ -426,4 +426,4 @@ def _verify_site(program: Program, node: Node) -> None:
     types = tuple(v.type.name for v in words)
     listed = tuple(program.sites[number].dtypes)
     _require(types == listed, f"{name} records {types!r}, its site says {listed!r}", node.span)
-    _require(any(p.role is Role.LOG for p in program.params), f"{name} has no log to write to", node.span)
+    _require(program.log is not None, f"{name} has no log to write to", node.span)

@@ -7,7 +7,6 @@ A device with an address space of its own subclasses :class:`ReferenceDevice` an
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,34 +15,29 @@ import numpy as np
 from qd_core import dtypes as dt
 from qd_core.backend.capabilities import CapabilitySet, atomics, types
 from qd_core.backend.contract import (
-    Address,
     ArgumentABI,
     Artifact,
     Availability,
     Backend,
-    Buffer,
-    BufferRef,
     CompileOptions,
     Compiler,
     ContractVersion,
     Device,
     DeviceInfo,
-    HostSpan,
     Launch,
     Module,
-    Stream,
     Target,
     TaskEntry,
 )
-from qd_core.errors import ClosedError, DeviceFault, LaunchError
-from qd_core.ir.nodes import Param
+from qd_core.backend.host import HostDevice, HostStream
+from qd_core.errors import LaunchError
 from qd_core.ir.ops import BITS, NUM
 from qd_core.ir.parse import parse_program
 from qd_core.ir.print import print_program
-from qd_core.ir.program import DeviceWord, Program, Task, accesses
+from qd_core.ir.program import Program
 from qd_core.ir.verify import verify
 from qd_core.reference.interpreter import Interpreter, Prepared
-from qd_core.reference.memory import Memory, OrdinalMemory, buffer_bytes
+from qd_core.reference.memory import Memory, OrdinalMemory
 
 __all__ = [
     "CAPABILITIES",
@@ -82,16 +76,8 @@ class ReferenceCompiler(Compiler):
         """Return the program's text; `InvalidIRError` for an invalid program. Options change nothing here."""
         verify(program)
         text = print_program(program, locations=True)
-        position = {p: n for n, p in enumerate(program.params)}
-        tasks = tuple(_entry(n, task, position) for n, task in enumerate(program.tasks))
+        tasks = tuple(TaskEntry.of(program, n, f"{task.name}.{n}") for n, task in enumerate(program.tasks))
         return Artifact(FORMAT, text.encode(), tasks, program.sites, {"ir": text})
-
-
-def _entry(number: int, task: Task, position: Mapping[Param, int]) -> TaskEntry:
-    reads, writes = accesses(task.body)
-    reads |= {e.param for e in task.extents if isinstance(e, DeviceWord)}
-    uses, written = (tuple(sorted(position[p] for p in group)) for group in (reads | writes, writes))
-    return TaskEntry(f"{task.name}.{number}", len(task.extents), uses, written, tuple(range(number)))
 
 
 class ReferenceModule(Module):
@@ -108,11 +94,12 @@ class ReferenceModule(Module):
         self.prepared = Prepared(self.program)
 
 
-class ReferenceStream(Stream):
+class ReferenceStream(HostStream):
     """Runs and copies at once, in the calling thread."""
 
     def __init__(self, device: ReferenceDevice) -> None:
-        self.device = self.reference = device
+        super().__init__(device)
+        self.reference = device
 
     def run(self, module: Module, launch: Launch) -> None:
         """Interpret all tasks; `InterpreterError` where the program leaves an array."""
@@ -121,97 +108,27 @@ class ReferenceStream(Stream):
         memory = self.reference.memory(module, launch)
         Interpreter(module.prepared, memory).run(launch.extents)
 
-    def copy_in(self, dst: BufferRef, src: HostSpan) -> None:
-        """Copy host memory to a buffer."""
-        self.reference.bytes_of(dst)[: src.nbytes] = _host_bytes(src)
 
-    def copy_out(self, dst: HostSpan, src: BufferRef) -> None:
-        """Copy a buffer to host memory."""
-        _host_bytes(dst)[:] = self.reference.bytes_of(src)[: dst.nbytes]
+class ReferenceDevice(HostDevice):
+    """Host memory seen through NumPy. Addresses only order and compare buffers: the interpreter uses ordinals.
 
-    def copy(self, dst: BufferRef, src: BufferRef) -> None:
-        """Copy between buffers, which may overlap."""
-        self.reference.bytes_of(dst)[: src.nbytes] = self.reference.bytes_of(src).copy()
-
-    def fill(self, dst: BufferRef, pattern: bytes) -> None:
-        """Repeat a pattern over a buffer."""
-        target = self.reference.bytes_of(dst)
-        target[:] = np.resize(np.frombuffer(pattern, np.uint8), target.size)
-
-
-class ReferenceDevice(Device):
-    """Host memory seen through NumPy; a buffer's handle is a uint8 array.
-
-    Parameters
-    ----------
-    info : DeviceInfo
-        What was opened.
+    New memory is filled with a pattern that shows.
     """
 
-    def __init__(self, info: DeviceInfo) -> None:
-        self.info, self.capabilities = info, info.target.capabilities
-        self.default_stream = ReferenceStream(self)
-        self.closed = False
+    fresh = _FRESH
 
-    def check_open(self) -> None:
-        """Raise `ClosedError` after `close`."""
-        if self.closed:
-            raise ClosedError(f"the device {self.info.name!r} was closed")
+    def __init__(self, info: DeviceInfo) -> None:
+        super().__init__(info)
+        self.default_stream = ReferenceStream(self)
 
     def memory(self, module: ReferenceModule, launch: Launch) -> Memory:
         """Return the arguments of a launch: what the words of array leaves mean on this device."""
         return OrdinalMemory(launch.words, launch.uses)
 
-    def bytes_of(self, ref: BufferRef) -> np.ndarray[Any, Any]:
-        """Return the memory of ``ref`` as uint8; `DeviceFault` for a freed buffer, another device's, or bytes
-        outside.
-        """
-        self.check_open()
-        if ref.buffer.device is not self:
-            raise DeviceFault(f"a buffer of another device is used on {self.info.name!r}")
-        return buffer_bytes(ref)
-
-    def allocate(self, nbytes: int, *, alignment: int = 256, stream: Stream | None = None) -> Buffer:
-        """Allocate memory filled with a pattern that shows."""
-        self.check_open()
-        try:
-            raw = np.full(nbytes + alignment, _FRESH, np.uint8)
-        except MemoryError as error:
-            raise DeviceFault(f"{nbytes} bytes of host memory cannot be allocated") from error
-        start = -raw.ctypes.data % alignment
-        return Buffer(self, nbytes, handle=raw[start : start + nbytes])
-
-    def free(self, buffer: Buffer, *, after: Stream | None = None) -> None:
-        """Drop the memory; using the buffer afterwards is a `DeviceFault`."""
-        if buffer.freed:
-            raise DeviceFault("a buffer is freed twice")
-        buffer.freed, buffer.handle, buffer.owner = True, None, None
-
-    def address(self, ref: BufferRef) -> Address:
-        """Where the bytes are in host memory: orders and compares buffers; the interpreter itself uses ordinals."""
-        return Address(ref.buffer.handle.ctypes.data + ref.offset) if ref.buffer.nbytes else Address(0)
-
-    def adopt(self, tensor: object) -> Buffer | None:
-        """Wrap a writable contiguous NumPy array, or a host tensor that exports one through DLPack; None for others."""
-        array = tensor if isinstance(tensor, np.ndarray) else _from_dlpack(tensor)
-        if array is None or not array.flags.writeable or not array.flags.c_contiguous:
-            return None
-        handle = array.reshape(-1).view(np.uint8)
-        return Buffer(self, handle.size, owner=tensor, handle=handle)
-
-    def host_view(self, ref: BufferRef) -> HostSpan | None:
-        """The same memory, for the host."""
-        data = self.bytes_of(ref)
-        return HostSpan(data.ctypes.data, data.size, data)
-
     def load(self, artifact: Artifact) -> Module:
         """Read a program's text."""
         self.check_open()
         return ReferenceModule(artifact)
-
-    def close(self) -> None:
-        """Refuse further use."""
-        self.closed = True
 
 
 class ReferenceBackend(Backend):
@@ -240,16 +157,3 @@ class ReferenceBackend(Backend):
     def open(self, info: DeviceInfo, options: Mapping[str, Any]) -> Device:
         """Open the interpreter; it has no options."""
         return ReferenceDevice(info)
-
-
-def _host_bytes(span: HostSpan) -> np.ndarray[Any, Any]:
-    if not span.nbytes:
-        return np.zeros(0, np.uint8)
-    return np.ctypeslib.as_array((ctypes.c_uint8 * span.nbytes).from_address(span.address))
-
-
-def _from_dlpack(tensor: Any) -> np.ndarray[Any, Any] | None:
-    try:
-        return np.from_dlpack(tensor)
-    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
-        return None

@@ -150,9 +150,9 @@ def _extent(extent: Extent, arrays: Mapping[str, Array], arguments: Mapping[str,
 
 
 def _read_log(program: Program, run: Run) -> None:
-    log = next((run.arrays[p.path] for p in program.params if p.role is Role.LOG), None)
-    if log is None:
+    if program.log is None:
         return
+    log = run.arrays[program.log.path]
     used, _, run.dropped, run.first_error = map(int, log[:HEADER])
     at = HEADER
     while at < HEADER + used:

@@ -9,7 +9,7 @@ import numpy as np
 
 from qd_core.errors import InvalidIRError
 from qd_core.ir.fold import apply
-from qd_core.ir.nodes import ArrayType, Node, Param, Region, Role, Value
+from qd_core.ir.nodes import ArrayType, Node, Param, Region, Value
 from qd_core.ir.program import Program, Task
 from qd_core.ir.rewrite import operands_deep, walk
 from qd_core.reference.memory import Memory, word_offsets
@@ -40,7 +40,7 @@ class Prepared:
         self.program = program
         self.offsets = word_offsets(program.params)
         self.scalars = [p for p in program.params if not isinstance(p.type, ArrayType)]
-        self.log = next((p for p in program.params if p.role is Role.LOG), None)
+        self.log = program.log
         self.used: set[Value] = set()
         for task in program.tasks:
             for node in task.body.nodes:

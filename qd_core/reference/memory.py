@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from qd_core import dtypes as dt
-from qd_core.backend.contract import BufferRef, BufferUse
+from qd_core.backend.contract import BufferUse
+from qd_core.backend.host import buffer_bytes
 from qd_core.errors import DeviceFault, Span
 from qd_core.ir.nodes import ArrayType, Param
 
-__all__ = ["InterpreterError", "Memory", "OrdinalMemory", "buffer_bytes", "check_indices", "word_offsets"]
+__all__ = ["InterpreterError", "Memory", "OrdinalMemory", "check_indices", "word_offsets"]
 
 Array = np.ndarray[Any, Any]
 
@@ -104,17 +105,6 @@ class OrdinalMemory(Memory):
                 f"array {param.path!r}: ordinal {word} names none of the launch's {len(self.uses)} buffers"
             )
         return buffer_bytes(self.uses[word].ref)
-
-
-def buffer_bytes(ref: BufferRef) -> Array:
-    """Return the bytes of part of a buffer whose handle is a uint8 array; `DeviceFault` for a freed one."""
-    if ref.buffer.freed:
-        raise DeviceFault("a freed buffer is used")
-    if ref.offset < 0 or ref.offset + ref.nbytes > ref.buffer.nbytes:
-        raise DeviceFault(
-            f"bytes {ref.offset} to {ref.offset + ref.nbytes} leave a buffer of {ref.buffer.nbytes} bytes"
-        )
-    return ref.buffer.handle[ref.offset : ref.offset + ref.nbytes]
 
 
 def check_indices(param: Param, view: Array, indices: Sequence[Array], span: Span | None) -> None:

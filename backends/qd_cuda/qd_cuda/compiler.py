@@ -20,9 +20,8 @@ from qd_core.codegen.llvm.grid_walk import share_of
 from qd_core.codegen.llvm.ownership import Ownership
 from qd_core.codegen.llvm.survey import Survey
 from qd_core.errors import LaunchError
-from qd_core.ir.nodes import ArrayType, Param, Role
-from qd_core.ir.program import DeviceWord, Fixed, Program, Task, accesses
-from qd_core.ir.rewrite import walk
+from qd_core.ir.nodes import ArrayType
+from qd_core.ir.program import DeviceWord, Fixed, Program, Task
 from qd_cuda.facts import INLINE_NBYTES, TRIPLE, facts_of
 
 __all__ = ["FORMAT", "Code", "CudaCompiler", "TaskShape", "unpack"]
@@ -114,7 +113,7 @@ class CudaCompiler(Compiler):
         stages = {"llvm": text, "ptx": ptx} if ("dump", "1") in options.extra else {}
         disjoint = "no_overlap" in options.variant.guards
         shapes = tuple(_shape(t, disjoint, options.fast_math) for t in program.tasks)
-        entries = tuple(_entry(program, n, t) for n, t in enumerate(program.tasks))
+        entries = tuple(TaskEntry.of(program, n, task_symbol(n)) for n in range(len(program.tasks)))
         code = Code(_words(program), inline, shapes, ptx.encode())
         return Artifact(FORMAT, pack(code), entries, program.sites, stages, metrics)
 
@@ -137,16 +136,6 @@ def _shape(task: Task, disjoint: bool, fast: bool) -> TaskShape:
     share = 0 if serial or scratch or reduces(task.body, owned) else share_of(task)
     parts = PARTS if share and splittable(task.body, fast) is not None else 1
     return TaskShape(axes, serial, int(task.attrs.get("block_dim", 0) or 0), scratch, share, parts)
-
-
-def _entry(program: Program, number: int, task: Task) -> TaskEntry:
-    position: dict[Param, int] = {p: n for n, p in enumerate(program.params)}
-    reads, writes = accesses(task.body)
-    reads |= {e.param for e in task.extents if isinstance(e, DeviceWord)}
-    if any(n.op.name in ("check", "print") for n in walk(task.body)):
-        writes |= {p for p in program.params if p.role is Role.LOG}
-    uses, written = (tuple(sorted(position[p] for p in group)) for group in (reads | writes, writes))
-    return TaskEntry(task_symbol(number), len(task.extents), uses, written, tuple(range(number)))
 
 
 # -- container --------------------------------------------------------------------------------------------------------

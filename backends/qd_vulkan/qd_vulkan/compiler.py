@@ -16,9 +16,8 @@ from qd_core.codegen.spirv.layout import ArgumentLayout
 from qd_core.codegen.spirv.task import TaskCode, emit_task
 from qd_core.codegen.spirv.text import disassemble
 from qd_core.errors import LaunchError
-from qd_core.ir.nodes import ArrayType, Param, Role
-from qd_core.ir.program import DeviceWord, Program, Task, accesses
-from qd_core.ir.rewrite import walk
+from qd_core.ir.nodes import ArrayType, Role
+from qd_core.ir.program import Program
 from qd_core.passes.legalize import legalize
 from qd_vulkan.facts import spirv_target
 
@@ -64,7 +63,9 @@ class VulkanCompiler(Compiler):
         """Return the modules of all tasks in one blob; `UnsupportedError` where the target lacks something."""
         codes = [c for n in range(len(program.tasks)) for c in emit_task(program, n, self.spirv, options)]
         main = [c for c in codes if not c.sizing]
-        entries = tuple(_entry(program, n, task, main[n]) for n, task in enumerate(program.tasks))
+        entries = tuple(
+            TaskEntry.of(program, n, f"{task.name}.{n}", (main[n].group,)) for n, task in enumerate(program.tasks)
+        )
         wants_text = dict(options.extra).get("stages") == "1"
         stages = {f"spirv {_stage(c, entries)}": disassemble(c.binary) for c in codes} if wants_text else {}
         return Artifact(
@@ -74,16 +75,6 @@ class VulkanCompiler(Compiler):
 
 def _stage(code: TaskCode, entries: Sequence[TaskEntry]) -> str:
     return entries[code.entry].symbol + (".sizing" if code.sizing else "")
-
-
-def _entry(program: Program, number: int, task: Task, code: TaskCode) -> TaskEntry:
-    position: dict[Param, int] = {p: n for n, p in enumerate(program.params)}
-    reads, writes = accesses(task.body)
-    reads |= {e.param for e in task.extents if isinstance(e, DeviceWord)}
-    if any(n.op.name in ("check", "print") for n in walk(task.body)):
-        writes |= {p for p in program.params if p.role is Role.LOG}
-    uses, written = (tuple(sorted(position[p] for p in group)) for group in (reads | writes, writes))
-    return TaskEntry(f"{task.name}.{number}", len(task.extents), uses, written, tuple(range(number)), (code.group,))
 
 
 # -- container --------------------------------------------------------------------------------------------------------

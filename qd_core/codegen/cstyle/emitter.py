@@ -11,7 +11,7 @@ from qd_core.codegen.cstyle.arithmetic import cast, constant, elementwise
 from qd_core.codegen.cstyle.dialect import Dialect
 from qd_core.dtypes import DType
 from qd_core.errors import InvalidIRError, Span, UnsupportedError
-from qd_core.ir.nodes import ArrayType, Node, Param, Region, Role, Value
+from qd_core.ir.nodes import ArrayType, Node, Param, Region, Value
 from qd_core.ir.ops import OPS
 from qd_core.ir.program import DeviceWord, Program, Task
 
@@ -166,8 +166,8 @@ class _Task:
         return f"({self.pointer(array)})[{' + '.join(terms) or '0'}]"
 
     def _log(self) -> str:
-        param = next(p for p in self.program.params if p.role is Role.LOG)
-        return self.pointer(param)
+        assert self.program.log is not None
+        return self.pointer(self.program.log)
 
     # -- operations ---------------------------------------------------------------------------------------------------
     def region(self, region: Region) -> list[str]:

@@ -13,7 +13,7 @@ from qd_core.codegen.llvm.ownership import Ownership
 from qd_core.codegen.llvm.survey import Survey
 from qd_core.codegen.llvm.target import LlvmTarget
 from qd_core.errors import InvalidIRError
-from qd_core.ir.nodes import ArrayType, Node, Param, Role, Value
+from qd_core.ir.nodes import ArrayType, Node, Param, Value
 from qd_core.ir.program import Program, Task
 
 __all__ = ["ModuleWriter", "emit_module"]
@@ -52,7 +52,6 @@ class ModuleWriter:
         self._survey: dict[Task, Survey] = {}
         self._lanes: dict[Task, int] = {}
         self._ownership: dict[Task, Ownership] = {}
-        self._log: Param | None = None
         self._metadata = ["!0 = !{}"]
         self.loop_notes: list[str] = []
         self._alias: dict[Value, str] = {}
@@ -66,8 +65,6 @@ class ModuleWriter:
         for param in self.program.params:
             self.offsets[param] = at
             at += 1 + 2 * param.type.ndim if isinstance(param.type, ArrayType) else 1
-            if param.role is Role.LOG:
-                self._log = param
         self.words = at
 
     def _separate_arrays(self) -> None:
@@ -93,11 +90,11 @@ class ModuleWriter:
 
     def log(self, node: Node) -> Param:
         """Return the parameter that is the log; `InvalidIRError` when the program has none."""
-        if self._log is None:
+        if self.program.log is None:
             raise InvalidIRError(
                 f"the program {self.program.name!r} writes messages but has no log parameter", span=node.span
             )
-        return self._log
+        return self.program.log
 
     def divergence(self, task: Task) -> Divergence | None:
         """Return what varies between the lanes of a task; None for a task that runs without lanes."""

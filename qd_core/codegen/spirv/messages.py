@@ -18,7 +18,7 @@ from qd_core.codegen.spirv.emitter import HANDLERS, Emitter
 from qd_core.codegen.spirv.memory import load_at, store_at
 from qd_core.dtypes import DType
 from qd_core.errors import InvalidIRError
-from qd_core.ir.nodes import Node, Param, Role, Value
+from qd_core.ir.nodes import Node, Param, Value
 
 __all__: list[str] = []
 
@@ -27,10 +27,9 @@ _CURSOR, _CAPACITY, _DROPPED, _FIRST_ERROR = range(_HEADER)
 
 
 def _log(em: Emitter, node: Node) -> Param:
-    for param in em.program.params:
-        if param.role is Role.LOG:
-            return param
-    raise InvalidIRError(f"{node.op.name} has no log", span=node.span)
+    if em.program.log is None:
+        raise InvalidIRError(f"{node.op.name} has no log", span=node.span)
+    return em.program.log
 
 
 class _Log:
