@@ -31,6 +31,7 @@ from qd_core.frontend.signature import (
     StructArg,
     TemplateArg,
 )
+from qd_core.passes.draws import RANDOM
 from qd_core.runtime.arguments import ArrayView
 from qd_core.runtime.interop import ArraySource
 from qd_core.runtime.native_plan import Origin
@@ -86,7 +87,8 @@ def route_of(
 ) -> Route | None:
     """Return the route of calls like this one; None where they must stay in Python."""
     route = Route(list(args))
-    wanted = {leaf.path for leaf in spec.executable.table.leaves if leaf.path not in spec.executable.supplied}
+    supplied = {RANDOM, *spec.executable.supplied}
+    wanted = {leaf.path for leaf in spec.executable.table.leaves if leaf.path not in supplied}
     plain = all(isinstance(kind, (ScalarArg, ArrayArg)) for kind in spec.arguments)
     if any(_shared(kind) for kind in (*spec.arguments, *(k for m, k in spec.members if m.root))) or spec.same:
         return None  # code that relies on two arguments being one array

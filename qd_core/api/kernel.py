@@ -18,12 +18,14 @@ from qd_core.api.structs import Struct
 from qd_core.backend.contract import Access, CompileOptions
 from qd_core.errors import LaunchError
 from qd_core.frontend.lower import Lowered, LowerOptions, lower_kernel, nesting_limited
-from qd_core.frontend.signature import ArgType, KernelInfo, is_method, kernel_info
+from qd_core.frontend.signature import ArgType, is_method, kernel_info
 from qd_core.ir.nodes import Function
+from qd_core.passes.draws import RANDOM, number_draws
 from qd_core.passes.offload import offload
 from qd_core.passes.pin import pin_extrema
 from qd_core.passes.unify import unify
 from qd_core.runtime.context import Options, Runtime, current
+from qd_core.runtime.draws import Draws
 from qd_core.runtime.launch import Executable
 from qd_core.runtime.results import Results
 from qd_core.runtime.stages import passed
@@ -57,10 +59,11 @@ class Kernel:
 
     __name__: str
 
-    def __init__(self, function: Callable[..., Any], mode: str = PRIMAL, info: KernelInfo | None = None) -> None:
+    def __init__(self, function: Callable[..., Any], mode: str = PRIMAL, primal: Kernel | None = None) -> None:
         functools.update_wrapper(self, function)
-        self.info = info if info is not None else kernel_info(function)
+        self.info = primal.info if primal is not None else kernel_info(function)
         self.mode = mode
+        self._draws: dict[int, Draws] = primal._draws if primal is not None else {}
         self._specs: dict[Any, list[Specialisation]] = {}
         self._method = is_method(self.info.function)
         self._native: Any = None
@@ -69,14 +72,14 @@ class Kernel:
     @functools.cached_property
     def grad(self) -> Kernel:
         """The reverse-mode kernel: same arguments, adds to the gradients of what the kernel reads."""
-        return Kernel(self.info.function, REVERSE, self.info)
+        return Kernel(self.info.function, REVERSE, self)
 
     @functools.cached_property
     def tangent(self) -> Kernel:
         """The forward-mode kernel: same arguments, computes duals of what the kernel writes from duals of what it
         reads.
         """
-        return Kernel(self.info.function, FORWARD, self.info)
+        return Kernel(self.info.function, FORWARD, self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch; the native entry takes this method's place where there is one."""
@@ -99,6 +102,7 @@ class Kernel:
                 return self.tangent.launch(*args, **kwargs)
         spec, bound = self._specialise(args, kwargs)
         executable = spec.executable
+        _draw(executable, bound)
         result = executable.launch(bound.scalars, bound.sources)
         if runtime.tangents or (runtime.recorder is not None and self.mode != REVERSE):
             return result
@@ -113,12 +117,20 @@ class Kernel:
         from qd_core.runtime.tape import Call
 
         executable, bound = self._prepare(args, kwargs)
+        key = _draw(executable, bound)
         call = Call(executable, bound.scalars, bound.sources)
         if not bound.differentiable:
             return recorder.launch(call, None, lambda: None)
         reverse_executable, reverse_bound = self.grad._prepare(args, kwargs, create=False)
         derivative = Call(reverse_executable, reverse_bound.scalars, reverse_bound.sources)
-        return recorder.launch(call, derivative, lambda: self.grad(*args, **kwargs))
+        if key is None:
+            return recorder.launch(call, derivative, lambda: self.grad(*args, **kwargs))
+        return recorder.launch(call, derivative, lambda: self.grad._replay(key, args, kwargs))
+
+    def _replay(self, key: int, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Launch this derivative with the random stream of an earlier launch."""
+        executable, bound = self._prepare(args, kwargs)
+        executable.launch({**bound.scalars, RANDOM: key}, bound.sources)
 
     def _install(self, spec: Specialisation, args: Sequence[Any], bound: Bound) -> None:
         """Let the native entry do launches like the one just made, where it can."""
@@ -197,13 +209,15 @@ class Kernel:
     def _lower(self, types: tuple[ArgType, ...], bound: Bound) -> Lowered:
         """Lower the kernel; members that it reads are added to ``bound``."""
         lowered = lower_kernel(self.info, types, lower_options(bound.options), functools.partial(bind_argument, bound))
-        lowered.function = pin_extrema(lowered.function)
+        lowered.function = pin_extrema(number_draws(lowered.function))
         return lowered
 
     def lowered(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> tuple[Function, Bound]:
         """Return the kernel's IR for a call, before any derivative is taken, and the call's leaf values."""
         bound, types, _ = self._bind(args, kwargs or {})
-        return self._lower(types, bound).function, bound
+        function = self._lower(types, bound).function
+        bound.scalars[RANDOM] = self._drawn(current()).last
+        return function, bound
 
     def written_paths(self, args: Sequence[Any]) -> frozenset[str]:
         """Paths of the arrays that a launch with these arguments writes."""
@@ -251,7 +265,17 @@ class Kernel:
             passed("differentiated", function)
         executable = Executable.build(runtime, offload(function), options, results, self.info.span)
         executable.disjoint = function.attrs.get("no_overlap", ())
+        if any(p.path == RANDOM for p in executable.table.params):
+            executable.draws = self._drawn(runtime), int(self.mode != REVERSE)
         return executable
+
+    def _drawn(self, runtime: Runtime) -> Draws:
+        """Keys of this kernel's random streams, which its derivatives share."""
+        draws = self._draws.get(runtime.generation)
+        if draws is None:
+            self._draws.clear()
+            draws = self._draws[runtime.generation] = Draws(runtime)
+        return draws
 
     def transform(self, function: Function, active: frozenset[str], *, shared: bool = False) -> Function:
         """Apply the kernel's mode to lowered IR; ``shared`` when gradients of different arguments may be the same
@@ -274,6 +298,15 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<qd kernel {self.info.name}{'' if self.mode == PRIMAL else ' ' + self.mode}>"
+
+
+def _draw(executable: Executable, bound: Bound) -> int | None:
+    """File the key of a launch's random stream, and return it; None where the kernel draws nothing."""
+    if executable.draws is None:
+        return None
+    draws, new = executable.draws
+    key = bound.scalars[RANDOM] = draws.advance() if new else draws.last
+    return key
 
 
 def results_of(function: Function) -> Results | None:

@@ -323,7 +323,6 @@ class Matrix:
 
         return MatrixNdarray(_scalar(dtype), shape, (n, m), needs_grad)
 
-
     @classmethod
     def field(cls, n: int, m: int, dtype: Any, shape: Any = None, **options: Any) -> Any:
         """Field of ``n`` x ``m`` matrices; options as for ``qd.field``."""

@@ -27,8 +27,8 @@ __all__ = [
     "abs", "acos", "asin", "assume_in_range", "atan2", "atomic_add", "atomic_and", "atomic_max", "atomic_min",
     "atomic_or", "atomic_sub", "atomic_xor", "bit_cast", "bit_shr", "cast", "ceil", "clz", "cos", "exp", "floor",
     "func", "grouped", "isinf", "isnan", "log", "loop_config", "max", "min", "ndrange", "one", "popcnt", "pow",
-    "pyfunc", "raw_div", "raw_mod", "real_func", "round", "rsqrt", "select", "sgn", "sin", "sqrt", "static",
-    "static_assert", "static_print", "stop_grad", "tan", "tanh", "volatile_load", "zero",
+    "pyfunc", "randn", "random", "raw_div", "raw_mod", "real_func", "round", "rsqrt", "select", "sgn", "sin", "sqrt",
+    "static", "static_assert", "static_print", "stop_grad", "tan", "tanh", "volatile_load", "zero",
 ]  # fmt: skip
 
 OnArrays = Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
@@ -234,6 +234,23 @@ def zero(x: Any) -> Any:
 def one(x: Any) -> Any:
     """One of the type and shape of ``x``."""
     return _apply(lambda v: np.ones_like(v)[()], x)
+
+
+# -- random numbers ---------------------------------------------------------------------------------------------------
+@kernel_meaning("random")
+def random(dtype: Any = float) -> NoReturn:
+    """A random number: a real uniform in [0, 1), an integer with all bits random.
+
+    It is a function of `random_seed`, the launch, the parallel iteration and how many that iteration drew before; every
+    device gives the same, and so does the launch's derivative. In kernels only.
+    """
+    raise QuadrantsSyntaxError("qd.random is only available in kernels", hint="in Python scope, use numpy.random")
+
+
+@kernel_meaning("randn")
+def randn(dtype: Any = float) -> NoReturn:
+    """A normally distributed random number, of mean 0 and variance 1; see `random`."""
+    raise QuadrantsSyntaxError("qd.randn is only available in kernels", hint="in Python scope, use numpy.random")
 
 
 # -- iteration --------------------------------------------------------------------------------------------------------

@@ -212,7 +212,7 @@ RULES: dict[str, Rule] = {
     "scratch_load": NotDifferentiable("private memory of an iteration is not differentiated"),
 }  # fmt: skip
 _ZERO = """const extent sgn not floor ceil trunc round isnan isinf popcnt clz floordiv raw_div and or xor shl sar shr
-lt le gt ge eq ne scratch check print
+lt le gt ge eq ne scratch check print random
 stop_grad"""
 _STRUCTURAL = "load store atomic scratch_store if for while parallel_for yield"
 RULES.update(dict.fromkeys(_ZERO.split(), Zero()))

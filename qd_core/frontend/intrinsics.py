@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable
 from functools import reduce
 from typing import Any, TypeVar
@@ -35,6 +36,7 @@ from qd_core.frontend.values import (
     rebuild,
 )
 from qd_core.ir.nodes import Value
+from qd_core.passes.draws import RANDOM
 
 __all__ = ["INTRINSICS", "kernel_meaning", "select"]
 
@@ -295,6 +297,33 @@ def _like(number: int) -> Rule:
 
 
 INTRINSICS["zero"], INTRINSICS["one"] = _like(0), _like(1)
+
+
+@intrinsic("random")
+def _random(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Value:
+    return ctx.builder.random(_drawn_type(ctx, node, "random", args, kwargs), ctx.param(RANDOM, dt.u64))
+
+
+@intrinsic("randn")
+def _randn(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Value:
+    """Box and Muller, "A note on the generation of random normal deviates", Ann. Math. Stat. 29 (1958)."""
+    dtype, builder = _drawn_type(ctx, node, "randn", args, kwargs), ctx.builder
+    if not dtype.is_real:
+        ctx.type_error(f"randn gives reals, got the type {dtype.name}", node, hint="use qd.random for integers")
+    wide = dt.f64 if dtype is dt.f64 else dt.f32
+    radius, angle = (builder.random(wide, ctx.param(RANDOM, dt.u64)) for _ in range(2))
+    positive = builder.emit("sub", builder.const(wide, 1.0), radius)
+    square = builder.emit("mul", builder.emit("log", positive), builder.const(wide, -2.0))
+    turn = builder.emit("cos", builder.emit("mul", angle, builder.const(wide, 2 * math.pi)))
+    return builder.cast(builder.emit("mul", builder.emit("sqrt", square), turn), dtype)
+
+
+def _drawn_type(ctx: Lowering, node: ast.AST, name: str, args: list[Any], kwargs: dict[str, Any]) -> DType:
+    """Type of a draw: the only argument, default_fp without one."""
+    given = [*args, *(kwargs.pop(k) for k in ("dtype", "dt") if k in kwargs)]
+    if len(given) > 1 or kwargs:
+        ctx.type_error(f"{name} takes at most a scalar type", node)
+    return dtype_argument(ctx, given[0], node) if given else ctx.options.default_fp
 
 
 @intrinsic("volatile_load")

@@ -102,9 +102,7 @@ def lower_kernel(
 
 
 @contextmanager
-def nesting_limited(
-    info: KernelInfo, span: Callable[[], Span | None] = lambda: None
-) -> Generator[None, None, None]:
+def nesting_limited(info: KernelInfo, span: Callable[[], Span | None] = lambda: None) -> Generator[None, None, None]:
     """Report that Python's stack is too small for a kernel as its author's error; ``span`` tells where."""
     try:
         yield

@@ -176,6 +176,10 @@ class Builder:
         """Combine ``value`` into ``array`` by ``kind``; return the old value."""
         return self._effect("atomic", array.type.dtype, (array, *indices, value), {"kind": kind})
 
+    def random(self, dtype: DType, key: Value) -> Node:
+        """Return a new random number of the stream ``key`` (u64)."""
+        return self._append(Node(OPS["random"], dtype, (key,), {"to": dtype}, self.span))
+
     def stop_grad(self, value: Value) -> Value:
         """Return ``value`` as a constant to derivatives."""
         return self._keyed("stop_grad", value.type, (value,), {}) if value.type.is_real else value
@@ -203,9 +207,7 @@ class Builder:
 
     # -- control ------------------------------------------------------------------------------------------------
     @contextmanager
-    def inside(
-        self, args: Sequence[tuple[Any, str]] = (), *, loop: bool = False
-    ) -> Generator[Region, None, None]:
+    def inside(self, args: Sequence[tuple[Any, str]] = (), *, loop: bool = False) -> Generator[Region, None, None]:
         """Build a detached region: nodes emitted in the ``with`` block go there. ``loop`` when it can run again."""
         outer, region = self.region, Region(tuple(Arg(t, n) for t, n in args))
         self.region = region

@@ -353,6 +353,14 @@ _row(
     numpy=np.where,
 )
 
+_row(
+    "random",
+    1,
+    "A new number of the stream that the operand (u64) keys: a real uniform in [0, 1), of an integer type all bits. "
+    "`passes.draws` numbers and expands it before any other transform.",
+    result="attr",
+    pure=False,
+)
 _row("stop_grad", 1, "The operand, whose derivative is taken as 0; no code after offloading.", result="special")
 
 # -- arrays ---------------------------------------------------------------------------------------------------------

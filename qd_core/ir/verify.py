@@ -198,6 +198,11 @@ def _convert(v: _View) -> None:
     v.result(to)
 
 
+def _random(v: _View) -> None:
+    v.require(v.types[0] is dt.u64, f"its key is {v.types[0]!r}, not u64")
+    v.result(v.attr("to", DType))
+
+
 def _array(v: _View, indices: int) -> ArrayType:
     v.require(v.types and isinstance(v.types[0], ArrayType), "operand 0 is no array")
     array: ArrayType = v.types[0]
@@ -340,6 +345,7 @@ _RULES: dict[str, Callable[[_View], None]] = {
     "powi": _powi,
     "select": _select,
     "extent": _extent,
+    "random": _random,
     "stop_grad": _stop_grad,
     "load": _load,
     "store": _store,

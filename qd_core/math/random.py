@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qd_core import dtypes as dt
+from qd_core.dtypes import DType
 from qd_core.ir.build import Builder
 from qd_core.ir.nodes import Value
 from qd_core.math.expression import Expr
 
-__all__ = ["philox4x32", "uniform"]
+__all__ = ["number", "philox4x32", "uniform"]
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)  # key increments: golden ratio and sqrt(3) - 1, as fractions of 2**32
@@ -52,4 +53,31 @@ def _wide_product(a: Expr, multiplier: int) -> tuple[Expr, Expr]:
 
 def uniform(b: Builder, word: Value) -> Value:
     """Map a u32 word to an f32 in [0, 1): its upper 24 bits times 2**-24, exactly."""
-    return ((Expr(b, word) >> 8).cast(dt.i32).cast(dt.f32) * 2.0**-24).value
+    return _fraction(Expr(b, word), dt.f32, 24)
+
+
+def number(b: Builder, dtype: DType, words: Sequence[Value]) -> Value:
+    """Make a number of random words.
+
+    Parameters
+    ----------
+    b : Builder
+        Receives the nodes.
+    dtype : DType
+        Real: uniform in [0, 1), a multiple of the spacing of numbers below 1. Integer or u1: all bits random.
+    words : one Value, u32; two for a type of 64 bits
+        Random bits.
+    """
+    word = Expr(b, words[0])
+    if dtype.bits == 64:
+        word = word.cast(dt.u64) | (Expr(b, words[1]).cast(dt.u64) << 32)
+    if dtype.is_real:
+        return _fraction(word, dtype, {16: 11, 32: 24, 64: 53}[dtype.bits])
+    return (word >> 31).cast(dtype).value if dtype is dt.u1 else word.cast(dtype).value
+
+
+def _fraction(word: Expr, dtype: DType, bits: int) -> Value:
+    """The upper ``bits`` bits of a word as a fraction."""
+    signed, wide = (dt.i64, dt.f64) if word.dtype is dt.u64 else (dt.i32, dt.f32)
+    shift = word.dtype.bits - bits
+    return ((word >> shift).cast(signed).cast(wide) * 2.0**-bits).cast(dtype).value

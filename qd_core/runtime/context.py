@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -53,8 +53,9 @@ class Runtime:
     """One open device with its compiler, log and everything allocated on it.
 
     ``tree`` is that of ``qd.root``; ``plans`` counts how often launch plans were forgotten. ``recorder`` is the active
-    tape's; ``tangents`` counts active forward-mode contexts. ``generation`` is unique per `qd.init`; array class keys
-    contain it, so code of an earlier runtime never accepts a later array.
+    tape's; ``tangents`` counts active forward-mode contexts; ``drawing`` numbers kernels that draw random numbers.
+    ``generation`` is unique per `qd.init`; array class keys contain it, so code of an earlier runtime never accepts a
+    later array.
     """
 
     backend: Backend
@@ -70,6 +71,7 @@ class Runtime:
     cache: ArtifactCache | None = None
     tree: FieldTree | None = None
     plans: int = 0
+    drawing: Iterator[int] = field(default_factory=itertools.count)
     launchers: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])
     arrays: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])
     class_keys: dict[Any, int] = field(default_factory=dict[Any, int])

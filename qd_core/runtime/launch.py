@@ -34,6 +34,7 @@ from qd_core.runtime.arguments import ArgumentTable, ArrayLeaf, ArrayView, no_ov
 from qd_core.runtime.array import contiguous_strides
 from qd_core.runtime.cache import artifact_key
 from qd_core.runtime.context import Runtime
+from qd_core.runtime.draws import Draws
 from qd_core.runtime.interop import ArraySource
 from qd_core.runtime.results import Results
 from qd_core.runtime.stages import passed
@@ -64,6 +65,8 @@ class Executable:
         Gives the executable to use when some of them do share memory, for pairs ``(path, path that stands for it)`` of
         arrays that are the same
         (see `identical`).
+    draws : (Draws, int) or None
+        Keys of the random streams of its launches, and whether a launch takes a new one (1) or the latest (0).
     launches : int
         Launches that went through `launch`.
     plan : InstalledPlan, False or None
@@ -83,6 +86,7 @@ class Executable:
     guarded: bool = False
     disjoint: tuple[tuple[str, str], ...] = ()
     alternative: Callable[[tuple[tuple[str, str], ...]], Executable] | None = None
+    draws: tuple[Draws, int] | None = None
     launches: int = 0
     plan: Any = None
 

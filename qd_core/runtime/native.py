@@ -41,6 +41,7 @@ from qd_core.runtime.native_spec import (
     FixedArray,
     Formula,
     HeaderArgument,
+    LaunchCounter,
     LaunchPlan,
     NumpyArgument,
     ResultWord,
@@ -57,6 +58,7 @@ __all__ = [
     "Formula",
     "HeaderArgument",
     "InstalledPlan",
+    "LaunchCounter",
     "LaunchPlan",
     "NativeLauncher",
     "NumpyArgument",
@@ -191,6 +193,10 @@ class InstalledPlan:
         self.write("extents_function", plan.extents_function)
         self.write("release", struct.unpack("<Q", struct.pack("<d", plan.release))[0])
         self.write("stream", plan.stream)
+        if plan.counter is not None:
+            self.write("counter", plan.counter.address)
+            self.write("counted", plan.counter.word)
+            self.write("counter_step", plan.counter.step)
         self._result(plan)
 
     def read(self, name: str) -> int:

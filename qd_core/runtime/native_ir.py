@@ -193,6 +193,20 @@ choose:
   %none = icmp eq ptr %variant, null
   br i1 %none, label %no, label %run
 run:
+  %counter = load ptr, ptr ${plan.counter}
+  %uncounted = icmp eq ptr %counter, null
+  br i1 %uncounted, label %launch, label %count
+count:
+  %step = load i64, ptr ${plan.counter_step}
+  %next = load i64, ptr %counter
+  %stepped = add i64 %next, %step
+  store i64 %stepped, ptr %counter
+  %number = sub i64 %stepped, 1
+  %counted = load i64, ptr ${plan.counted}
+  %counted_at = getelementptr i64, ptr %words, i64 %counted
+  store i64 %number, ptr %counted_at
+  br label %launch
+launch:
   %work = call double @qd_extents(ptr %plan, ptr %words, ptr %extents)
   store i64 1, ptr ${plan.busy}
   call void @qd_call(ptr %plan, ptr %variant, ptr %words, ptr %extents, double %work)

@@ -16,6 +16,7 @@ from qd_core.backend.contract import Access
 from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Node, Param, Value
 from qd_core.ir.program import Fixed, HostExpr
+from qd_core.passes.draws import RANDOM
 from qd_core.runtime.arguments import ArrayLeaf, ArrayView, ScalarLeaf, no_overlap
 from qd_core.runtime.array import Ndarray
 from qd_core.runtime.field import Field
@@ -26,6 +27,7 @@ from qd_core.runtime.native import (
     Axis,
     FixedArray,
     HeaderArgument,
+    LaunchCounter,
     LaunchPlan,
     NumpyArgument,
     ResultWord,
@@ -93,6 +95,8 @@ def _plan(
     leaves: list[Argument] = []
     words = [0] * executable.table.size
     for leaf in executable.table.leaves:
+        if leaf.path == RANDOM:
+            continue
         supplied = executable.supplied.get(leaf.path)
         if supplied is not None:
             assert isinstance(leaf, ArrayLeaf)
@@ -125,10 +129,20 @@ def _plan(
         # A launch that uses buffers of the executable must not meet another one: it keeps the interpreter's lock.
         **({"release": NEVER} if exclusive or _is_brief(executable) else {}),
         log=_log(executable),
+        counter=_counter(executable),
         after=executable.finish,
         **_result(executable),
         owners=(executable,),
     )
+
+
+def _counter(executable: Executable) -> LaunchCounter | None:
+    """The word that the key of the launch's random stream goes to."""
+    if executable.draws is None:
+        return None
+    draws, step = executable.draws
+    word = next(leaf.word for leaf in executable.table.leaves if leaf.path == RANDOM)
+    return LaunchCounter(word, draws.address, step)
 
 
 def _write_words(executable: Executable, leaf: ArrayLeaf, view: ArrayView, words: list[int]) -> int:

@@ -97,6 +97,18 @@ class FixedArray:
     written: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchCounter:
+    """Word `word` gets the number at host address `address`: with `step` 1 a new one, with 0 that of the latest launch.
+
+    The number at `address` is the next launch's; a launch adds `step` to it.
+    """
+
+    word: int
+    address: int
+    step: int
+
+
 Argument = ScalarArgument | HeaderArgument | NumpyArgument | FixedArray
 
 
@@ -194,6 +206,8 @@ class LaunchPlan:
         Work (iterations, summed over tasks) from which on the GIL is released during the call.
     log
         Addresses of words that are 0 after a launch without prints or failed checks.
+    counter
+        A word that tells launches apart.
     after
         Called when one of `log` is not 0, or the function returned a status other than 0 (`NativeLauncher.status`); its
         result is the launch's.
@@ -213,6 +227,7 @@ class LaunchPlan:
     release: float = RELEASE_SECONDS / SECONDS_PER_ITERATION
     stream: int = 0
     log: tuple[int, ...] = ()
+    counter: LaunchCounter | None = None
     after: Callable[[], Any] | None = None
     result: ResultWord | None = None
     finish: Callable[[], Any] | None = None

@@ -33,6 +33,9 @@ PLAN = (
     "busy",  # the plan's fixed buffers are in use by a launch in progress
     "status",  # of the last kernel call
     "launches",
+    "counter",  # 0, or the address of a word that numbers launches
+    "counted",  # the word that gets its value; for a step of 0 the one before
+    "counter_step",  # what a launch adds to it: 0 or 1
 )
 
 LEAF = (

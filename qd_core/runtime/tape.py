@@ -18,6 +18,7 @@ import numpy as np
 
 from qd_core.autodiff.hulls import Box, Touched, merge, overlap, touched
 from qd_core.errors import NotDifferentiableError
+from qd_core.passes.draws import RANDOM
 from qd_core.runtime.array import Ndarray
 from qd_core.runtime.context import Runtime
 from qd_core.runtime.interop import ArraySource, NdarraySource, Place, SavedContents
@@ -148,7 +149,8 @@ class Recorder:
 
     def _touched(self, call: Call) -> Touched:
         """Boxes that a launch touches; the same for the same scalars and shapes."""
-        key = call.executable, tuple(call.scalars.values()), tuple(s.shape for s in call.sources.values())
+        scalars = tuple(v for p, v in call.scalars.items() if p != RANDOM)
+        key = call.executable, scalars, tuple(s.shape for s in call.sources.values())
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = _touched(call)

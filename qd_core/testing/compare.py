@@ -17,6 +17,7 @@ from qd_core import dtypes as dt
 from qd_core.backend.contract import CompileOptions
 from qd_core.dtypes import DType
 from qd_core.ir.nodes import Function
+from qd_core.passes.draws import RANDOM
 from qd_core.reference.interpret import Run, interpret
 from qd_core.testing.tolerance import assert_close
 from qd_core.testing.widen import NARROW, WIDE, BitPatternError, retyped
@@ -210,6 +211,9 @@ def run_kernel(kernel: Any, *args: Any) -> Any:
     executable, bound = kernel._prepare(args, {})
     function = executable.program.function
     before = {**bound.scalars, **_contents(bound.sources)}
+    if executable.draws is not None:
+        draws, step = executable.draws
+        before[RANDOM] = draws.last + step
     used = {p.path for p in function.params}
     expected = expect(function, {path: value for path, value in before.items() if path in used})
     result = kernel(*args)
