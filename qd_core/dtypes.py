@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,6 +79,12 @@ class DType:
         import numpy as np
 
         return np.asarray(value).astype(self.numpy)[()]
+
+    def __or__(self, other: object) -> Any:
+        """``qd.f32 | None``: an argument that may be left out."""
+        return Optional[self] if other is None or other is type(None) else NotImplemented  # type: ignore[return-value]  # noqa: UP045
+
+    __ror__ = __or__
 
     def __repr__(self) -> str:
         return self.name

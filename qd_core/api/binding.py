@@ -156,9 +156,10 @@ def _bind_array(bound: Bound, path: str, annotation: NdarrayType, value: Any) ->
         element = value.element_shape if hasattr(value, "element_shape") else ()
     full, rank = source.shape, len(source.shape)
     ndim = annotation.ndim if annotation.ndim is not None else rank - len(element)
-    if annotation.dtype is not None and source.dtype is not annotation.dtype:
+    wanted = as_dtype(annotation.dtype, bound.options.default_ip, bound.options.default_fp)
+    if wanted is not None and source.dtype is not wanted:
         raise ArgumentValueError(
-            f"Invalid value for argument {path} - required array has dtype={annotation.dtype}, got {source.dtype}"
+            f"Invalid value for argument {path} - required array has dtype={wanted}, got {source.dtype}"
         )
     if rank != ndim + len(element) or full[ndim:] != tuple(element):
         wanted = f"ndim={ndim}" + (f" and element shape {tuple(element)}" if element else "")

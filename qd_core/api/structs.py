@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import types
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from qd_core.errors import QuadrantsTypeError
 from qd_core.frontend.annotations import PYTHON_SCOPE, MatrixType, StructType, as_dtype
-from qd_core.frontend.functions import BoundFunc, Func
+from qd_core.frontend.functions import Func
 from qd_core.frontend.members import evaluated
 from qd_core.runtime.struct import StructField, member_type
 
 __all__ = ["Struct", "data_oriented", "dataclass"]
+
+
+_METHODS = (Func, types.FunctionType, staticmethod, property)
+
+
+def _is_method(name: str, value: Any) -> bool:
+    return isinstance(value, _METHODS) and not name.startswith("__")
 
 
 class Struct:
@@ -70,7 +78,7 @@ class Struct:
         method = kind.methods.get(name) if kind is not None else None
         if method is None:
             raise AttributeError(f"a struct of {', '.join(members)} has no member {name!r}")
-        return BoundFunc(method, self)
+        return method.__get__(self, type(self))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self._members:
@@ -128,7 +136,9 @@ def _construct(kind: StructType, /, *members: Any, **named: Any) -> Struct:
 
 
 def dataclass(cls: type) -> StructType:
-    """Make a struct type from a class: annotations are members, `@qd.func` functions are methods.
+    """Make a struct type from a class: annotations are members, functions are methods.
+
+    Those decorated with `@qd.func` are called in kernels, plain ones in Python scope, `@qd.pyfunc` in both.
 
     Examples
     --------
@@ -142,7 +152,7 @@ def dataclass(cls: type) -> StructType:
     """
     raw = {k: v for c in reversed(cls.__mro__) for k, v in getattr(c, "__annotations__", {}).items()}
     members = evaluated(cls) if any(isinstance(a, str) for a in raw.values()) else raw
-    methods = {n: f for c in reversed(cls.__mro__) for n, f in vars(c).items() if isinstance(f, Func)}
+    methods = {n: f for c in reversed(cls.__mro__) for n, f in vars(c).items() if _is_method(n, f)}
     for name, annotation in members.items():
         if as_dtype(annotation) is None and not isinstance(annotation, (MatrixType, StructType)):
             raise QuadrantsTypeError(f"member {name!r} of {cls.__name__} has no type of kernels: {annotation!r}")

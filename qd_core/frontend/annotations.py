@@ -5,6 +5,7 @@ They are plain descriptions. `qd_core.api.types` adds what they construct in Pyt
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,18 @@ def scalar_annotation(annotation: Any) -> bool:
     return isinstance(annotation, DType) or annotation in (int, float, bool)
 
 
-class MatrixType:
+class Optionable:
+    """An annotation of which ``annotation | None`` can be made."""
+
+    __slots__ = ()
+
+    def __or__(self, other: object) -> Any:
+        return typing.Optional[self] if other is None or other is type(None) else NotImplemented  # type: ignore[return-value]  # noqa: UP045
+
+    __ror__ = __or__
+
+
+class MatrixType(Optionable):
     """A vector (shape ``(n,)``) or matrix (shape ``(n, m)``) of scalars.
 
     Parameters
@@ -80,8 +92,11 @@ class MatrixType:
         return f"{name}({', '.join(map(str, self.shape))}, {self.dtype!r})"
 
 
-class StructType:
-    """Named members, each a scalar, matrix or struct type, with optional methods written as `@qd.func`."""
+class StructType(Optionable):
+    """Named members, each a scalar, matrix or struct type, with optional methods.
+
+    Those written as `@qd.func` are for kernels, others for Python scope. Functions without ``self`` are found in the type.
+    """
 
     __slots__ = ("members", "methods", "name")
 
@@ -95,6 +110,12 @@ class StructType:
     def __call__(self, /, *members: Any, **named: Any) -> Any:
         """Make a value in Python scope; in kernels the front end does."""
         return PYTHON_SCOPE["struct"](self, *members, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        function = None if name.startswith("__") else self.methods.get(name)
+        if function is None:
+            raise AttributeError(f"the struct type {self.name} has no attribute {name!r}")
+        return function.__get__(None, type(self)) if isinstance(function, (staticmethod, classmethod)) else function
 
     def field(self, shape: Any = None, **options: Any) -> Any:
         """Make a field of such structs; options as for ``qd.field``, with ``layout`` for the place of members."""
@@ -114,7 +135,7 @@ class StructType:
         return f"{self.name}({', '.join(f'{k}: {v!r}' for k, v in self.members.items())})"
 
 
-class NdarrayType:
+class NdarrayType(Optionable):
     """An argument that is an array in memory; what is None is taken from the value.
 
     Parameters
@@ -151,6 +172,10 @@ class NdarrayType:
     def __class_getitem__(cls, key: Any) -> NdarrayType:
         """``NDArray[dtype, ndim]``."""
         return cls(*key) if isinstance(key, tuple) else cls(key)
+
+    def __call__(self, *_: Any) -> Any:
+        """Refuse a call: callable for Python 3.10, whose ``Optional[...]`` takes nothing else."""
+        raise TypeError("an array type annotates arguments; qd.ndarray(dtype, shape) makes an array")
 
     def __repr__(self) -> str:
         return f"ndarray(dtype={self.dtype!r}, ndim={self.ndim!r}, element_shape={self.element_shape!r})"

@@ -59,21 +59,25 @@ def _hint(base: Any, name: str) -> str:
     return "methods are those of vectors, matrices and structs"
 
 
-def _method_of(kind: Any, name: str) -> Func | None:
-    """Method of a `StructType`, or of the Python class that a struct argument is an instance of."""
-    if isinstance(kind, StructType):
-        return kind.methods.get(name)
-    found = getattr(kind, name, None)
-    return found if isinstance(found, Func) else None
+def _method_of(kind: Any, name: str) -> Any:
+    """Method of a `StructType`, or of the Python class that a struct argument is an instance of; None without one."""
+    return kind.methods.get(name) if isinstance(kind, StructType) else inspect.getattr_static(kind, name, None)
 
 
 def _struct_method(ctx: Lowering, node: ast.Call, place: Any, base: StructValue, name: str) -> Any:
     """Inline a method of a struct; what it changes in ``self`` is stored back."""
-    from qd_core.frontend.calls import arguments
+    from qd_core.frontend.calls import arguments, call
     from qd_core.frontend.inline import inline_method
 
     function = _method_of(base.type, name)
-    if function is None:
-        ctx.type_error(f"{describe(base)} has no method {name!r}", node)
+    if isinstance(function, staticmethod):
+        return call(ctx, node, function.__func__)
+    if not isinstance(function, Func):
+        known = function is not None
+        ctx.type_error(
+            f"{describe(base)} has no method {name!r}{' for kernels' if known else ''}",
+            node,
+            hint="decorate it with @qd.func, or with @qd.pyfunc for both scopes" if known else "",
+        )
     args, kwargs = arguments(ctx, node)
     return inline_method(ctx, node, function, place, base, args, kwargs)
