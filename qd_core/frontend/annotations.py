@@ -95,7 +95,7 @@ class MatrixType(Optionable):
 class StructType(Optionable):
     """Named members, each a scalar, matrix or struct type, with optional methods.
 
-    Those written as `@qd.func` are for kernels, others for Python scope. Functions without ``self`` are found in the type.
+    Those written as `@qd.func` are for kernels, others for Python scope. Static ones are found in the type, too.
     """
 
     __slots__ = ("members", "methods", "name")
