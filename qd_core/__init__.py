@@ -44,7 +44,7 @@ _LAZY: dict[str, str] = {
     **dict.fromkeys(("init", "reset", "sync"), "qd_core.api.init"),
     **dict.fromkeys(("kernel", "Kernel"), "qd_core.api.kernel"),
     **dict.fromkeys(("Matrix", "Vector"), "qd_core.api.matrix"),
-    **dict.fromkeys(("make_spd", "polar_decompose", "solve", "svd", "sym_eig"), "qd_core.api.linalg"),
+    **dict.fromkeys(("eig", "make_spd", "polar_decompose", "solve", "svd", "sym_eig"), "qd_core.api.linalg"),
     **dict.fromkeys(("ndarray", "tensor"), "qd_core.api.create"),
     **dict.fromkeys(("Backend", "MatrixTensor", "Tensor", "VectorTensor", "wrap"), "qd_core.runtime.tensor"),
     "with_grad": "qd_core.runtime.interop",

@@ -13,7 +13,7 @@ from qd_core import dtypes as dt
 from qd_core.api import ops as qd
 from qd_core.api.matrix import Matrix, Vector
 
-__all__ = ["make_spd", "polar_decompose", "solve", "svd", "sym_eig"]
+__all__ = ["eig", "make_spd", "polar_decompose", "solve", "svd", "sym_eig"]
 
 _SWEEPS = {dt.f16: 4, dt.f32: 6, dt.f64: 9}
 """Sweeps after which rotations of matrices of at most 6 x 6 change nothing any more (convergence is quadratic)."""
@@ -193,3 +193,45 @@ def solve(A: Any, b: Any, dt: Any = None) -> Any:
             x[i] -= rows[i][j] * x[j]
         x[i] /= rows[i][i]
     return x
+
+
+@qd.func
+def eig(A: Any, dt: Any = None) -> Any:
+    """Eigenvalues and right eigenvectors of a 2 x 2 matrix of reals, which may be complex.
+
+    Parameters
+    ----------
+    A : matrix of reals, (2, 2)
+        Any.
+    dt : DType, optional
+        Type to compute in.
+
+    Returns
+    -------
+    (matrix, matrix)
+        Eigenvalues (2, 2): one a row, real and imaginary part; the larger real one, or that above the real axis, first.
+        Eigenvectors (4, 2): one a column of length one, real and imaginary part of each component in turn.
+    """
+    m = A if qd.static(dt is None) else qd.cast(A, dt)
+    qd.static_assert(
+        m.n == 2 and m.m == 2, "qd.eig takes 2 x 2 matrices; qd.sym_eig takes symmetric ones of up to 6 x 6"
+    )
+    middle, half = 0.5 * (m[0, 0] + m[1, 1]), 0.5 * (m[0, 0] - m[1, 1])
+    square = half * half + m[0, 1] * m[1, 0]
+    root = qd.sqrt(abs(square))
+    re, im = root if square > 0 else qd.zero(root), root if square < 0 else qd.zero(root)
+    first, second = _null_vector(m, half, re, im, 0), _null_vector(m, half, -re, -im, 1)
+    return Matrix([[middle + re, im], [middle - re, -im]]), Matrix.cols([first, second])
+
+
+@qd.func
+def _null_vector(m: Any, half: Any, re: Any, im: Any, otherwise: Any) -> Any:
+    """A unit vector that ``m`` minus the eigenvalue middle + re + im i maps to 0; a base vector where it maps all to 0.
+
+    By Cayley and Hamilton, the columns of ``m`` minus the other eigenvalue, middle - re - im i, are such: the longer
+    one.
+    """
+    a = Vector([half + re, im, m[1, 0], qd.zero(re)])
+    b = Vector([m[0, 1], qd.zero(re), re - half, im])
+    v = a if a.norm_sqr() >= b.norm_sqr() else b
+    return _unit_or(v, 0 * v + Vector.unit(4, 2 * otherwise))

@@ -38,11 +38,11 @@ from qd_core.frontend.annotations import MatrixType
 
 __all__ = [
     "acos", "asin", "atan2", "cconj", "cdiv", "ceil", "cexp", "cinv", "clamp", "clog", "clz", "cmul", "cos", "cpow",
-    "cross", "csqrt", "degrees", "determinant", "distance", "dot", "e", "exp", "eye", "ffs", "floor", "fract", "inf",
-    "inverse", "isinf", "isnan", "ivec2", "ivec3", "ivec4", "length", "log", "log2", "mat2", "mat3", "mat4", "max",
-    "min", "mix", "mod", "nan", "normalize", "pi", "popcnt", "pow", "radians", "reflect", "refract", "rotation2d",
-    "round", "sign", "sin", "smoothstep", "sqrt", "step", "tan", "tanh", "uvec2", "uvec3", "uvec4", "vdir", "vec2",
-    "vec3", "vec4",
+    "cross", "csqrt", "degrees", "determinant", "distance", "dot", "e", "exp", "eye", "ffs", "floor", "fns", "fract",
+    "inf", "inverse", "isinf", "isnan", "ivec2", "ivec3", "ivec4", "length", "log", "log2", "mat2", "mat3", "mat4", "max",
+    "min", "mix", "mod", "nan", "normalize", "pi", "popcnt", "pow", "radians", "reflect", "refract", "rot_by_axis",
+    "rot_yaw_pitch_roll", "rotation2d", "rotation3d", "round", "scale", "sign", "sin", "smoothstep", "sqrt", "step",
+    "tan", "tanh", "translate", "uvec2", "uvec3", "uvec4", "vdir", "vec2", "vec3", "vec4",
 ]  # fmt: skip
 
 pi, e, inf, nan = _math.pi, _math.e, _math.inf, _math.nan
@@ -183,6 +183,59 @@ def rotation2d(angle: Any) -> Any:
 
 
 @qd.pyfunc
+def translate(dx: Any, dy: Any, dz: Any) -> Any:
+    """4 x 4 matrix that moves points by (dx, dy, dz)."""
+    return mat4([[1.0, 0.0, 0.0, dx], [0.0, 1.0, 0.0, dy], [0.0, 0.0, 1.0, dz], [0.0, 0.0, 0.0, 1.0]])
+
+
+@qd.pyfunc
+def scale(sx: Any, sy: Any, sz: Any) -> Any:
+    """4 x 4 matrix that scales the axes by sx, sy and sz."""
+    return mat4([[sx, 0.0, 0.0, 0.0], [0.0, sy, 0.0, 0.0], [0.0, 0.0, sz, 0.0], [0.0, 0.0, 0.0, 1.0]])
+
+
+@qd.pyfunc
+def rot_by_axis(axis: Any, ang: Any) -> Any:
+    """4 x 4 matrix that turns *row* vectors by ``ang`` radians about ``axis``, by Rodrigues' formula.
+
+    It is the transpose of the matrix that turns column vectors.
+    """
+    c, s = qd.cos(ang), qd.sin(ang)
+    a = normalize(axis)
+    t = (1.0 - c) * a
+    return mat4(
+        [
+            [c + t[0] * a[0], t[0] * a[1] + s * a[2], t[0] * a[2] - s * a[1], 0.0],
+            [t[1] * a[0] - s * a[2], c + t[1] * a[1], t[1] * a[2] + s * a[0], 0.0],
+            [t[2] * a[0] + s * a[1], t[2] * a[1] - s * a[0], c + t[2] * a[2], 0.0],
+            [0.0, 0.0, 0.0, 1.0],
+        ]
+    )
+
+
+@qd.pyfunc
+def rot_yaw_pitch_roll(yaw: Any, pitch: Any, roll: Any) -> Any:
+    """4 x 4 matrix that turns *row* vectors: by ``roll`` about the third axis, then by ``pitch`` about the first, then
+    by ``yaw`` about the second, in radians.
+    """
+    cy, sy, cp, sp, cr, sr = qd.cos(yaw), qd.sin(yaw), qd.cos(pitch), qd.sin(pitch), qd.cos(roll), qd.sin(roll)
+    return mat4(
+        [
+            [cy * cr + sy * sp * sr, sr * cp, cy * sp * sr - sy * cr, 0.0],
+            [sy * sp * cr - cy * sr, cr * cp, sr * sy + cy * sp * cr, 0.0],
+            [sy * cp, -sp, cy * cp, 0.0],
+            [0.0, 0.0, 0.0, 1.0],
+        ]
+    )
+
+
+@qd.pyfunc
+def rotation3d(ang_x: Any, ang_y: Any, ang_z: Any) -> Any:
+    """`rot_yaw_pitch_roll` with ``ang_z`` as yaw, ``ang_x`` as pitch and ``ang_y`` as roll."""
+    return rot_yaw_pitch_roll(ang_z, ang_x, ang_y)
+
+
+@qd.pyfunc
 def vdir(angle: Any) -> Any:
     """Unit vector of the plane at ``angle`` radians from the first axis."""
     return Vector([qd.cos(angle), qd.sin(angle)])
@@ -248,3 +301,20 @@ def cpow(z: Any, n: Any) -> Any:
 def ffs(x: Any) -> Any:
     """Position of the lowest one bit of a 32-bit integer, counted from 1; 0 where there is none."""
     return 32 - clz(x & -x)
+
+
+@qd.pyfunc
+def fns(mask: Any, base: Any, offset: Any) -> Any:
+    """Position of the ``offset``-th one bit of a 32-bit ``mask``, from bit ``base`` on upward, or downward for a
+    negative offset; for offset 0 ``base`` itself if that bit is one. -1 where there is none.
+    """
+    step = 1 if offset >= 0 else -1
+    at, left, found = base + 0, qd.max(abs(offset), 1), -1
+    while left > 0 and 0 <= at <= 31:
+        left -= (mask >> at) & 1
+        if left == 0:
+            found = at
+        if offset == 0:
+            left = 0
+        at += step
+    return found

@@ -26,7 +26,7 @@ from qd_core.frontend.values import NdRange
 __all__ = [
     "abs", "acos", "asin", "assume_in_range", "atan2", "atomic_add", "atomic_and", "atomic_max", "atomic_min",
     "atomic_or", "atomic_sub", "atomic_xor", "bit_cast", "bit_shr", "cast", "ceil", "clz", "cos", "exp", "floor",
-    "func", "grouped", "isinf", "isnan", "log", "loop_config", "max", "min", "ndrange", "one", "popcnt", "pow",
+    "frexp", "func", "grouped", "isinf", "isnan", "log", "loop_config", "max", "min", "ndrange", "one", "popcnt", "pow",
     "pyfunc", "randn", "random", "raw_div", "raw_mod", "real_func", "round", "rsqrt", "select", "sgn", "sin", "sqrt",
     "static", "static_assert", "static_print", "stop_grad", "tan", "tanh", "volatile_load", "zero",
 ]  # fmt: skip
@@ -106,6 +106,15 @@ def abs(x: Any) -> Any:
 def sgn(x: Any) -> Any:
     """-1, 0 or 1 by sign, in the type of ``x``."""
     return _apply(np.sign, x)
+
+
+@kernel_meaning("frexp")
+def frexp(x: Any) -> tuple[Any, Any]:
+    """Mantissa, of magnitude in [0.5, 1), and exponent (i32) of ``x``: their product with 2**exponent is ``x``."""
+    mantissa, exponent = np.frexp(np.asarray(_real(x)))
+    if isinstance(x, Matrix):
+        return Matrix(mantissa), Matrix(exponent)
+    return mantissa[()], exponent[()]
 
 
 @kernel_meaning("stop_grad")

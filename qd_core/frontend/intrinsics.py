@@ -172,6 +172,21 @@ def _stop_grad(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, 
     return elementwise(ctx, ctx.builder.stop_grad, (args[0],), node)
 
 
+@intrinsic("frexp")
+def _frexp(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Mantissa and exponent: two values, or two vectors."""
+    from qd_core.math.expression import frexp
+
+    exactly(ctx, node, "frexp", args, kwargs, 1)
+    value = to_runtime(ctx, _number_as_real(args[0]), node)
+    parts = [frexp(ctx.builder, _real_operand(ctx, node, "frexp", x, False)) for x in getattr(value, "items", (value,))]
+    return rebuild(value, iter([m for m, _ in parts])), _as_integers(value, [e for _, e in parts])
+
+
+def _as_integers(like: Any, items: list[Value]) -> Any:
+    return MatrixValue(like.shape, items) if isinstance(like, MatrixValue) else items[0]
+
+
 def _extremum(name: str) -> Rule:
     python = {"max": max, "min": min}[name]
 

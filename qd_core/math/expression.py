@@ -16,7 +16,7 @@ from qd_core.dtypes import DType
 from qd_core.ir.build import Builder
 from qd_core.ir.nodes import Value
 
-__all__ = ["Expr", "Format", "Reduced", "fast_two_sum", "format_of", "polynomial", "protected", "where"]
+__all__ = ["Expr", "Format", "Reduced", "fast_two_sum", "format_of", "frexp", "polynomial", "protected", "where"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +183,25 @@ class Expr:
     def equals(self, other: Expr | float) -> Expr:
         """Compare for equality, as u1."""
         return self.apply("eq", other)
+
+
+def frexp(b: Builder, value: Value) -> tuple[Value, Value]:
+    """Return mantissa, of magnitude in [0.5, 1), and exponent (i32) of a real ``value``: their product with 2**exponent is
+    the value.
+
+    Zeros, infinities and NaN are their own mantissa, with exponent 0.
+    """
+    fmt = format_of(dt.f64 if value.type is dt.f64 else dt.f32)
+    x = Expr(b, b.cast(value, fmt.real))
+    with protected(b):
+        small = abs(x) < 2.0 ** (1 - fmt.bias)
+        scaled = where(small, x * 2.0**fmt.mantissa, x)
+        field = (1 << (fmt.real.bits - 1)) - (1 << fmt.mantissa)
+        biased = ((scaled.bits() & field) >> fmt.mantissa).cast(dt.i32)
+        mantissa = ((scaled.bits() & ~field) | ((fmt.bias - 1) << fmt.mantissa)).bitcast(fmt.real)
+        exponent = biased - (fmt.bias - 1) - where(small, Expr(b, b.const(dt.i32, fmt.mantissa)), 0)
+        plain = x.equals(0.0) | biased.equals(2 * fmt.bias + 1)
+    return b.cast(where(plain, x, mantissa).value, value.type), where(plain, exponent * 0, exponent).value
 
 
 def where(condition: Expr, a: Expr | float, b: Expr | float) -> Expr:
