@@ -186,8 +186,7 @@ class Expr:
 
 
 def frexp(b: Builder, value: Value) -> tuple[Value, Value]:
-    """Return mantissa, of magnitude in [0.5, 1), and exponent (i32) of a real ``value``: their product with 2**exponent is
-    the value.
+    """Return mantissa m, of magnitude in [0.5, 1), and exponent e (i32) of a real ``value``, which is m * 2**e.
 
     Zeros, infinities and NaN are their own mantissa, with exponent 0.
     """
