@@ -24,11 +24,12 @@ from qd_core.frontend.lower import kernel_meaning
 from qd_core.frontend.values import NdRange
 
 __all__ = [
-    "abs", "acos", "asin", "assume_in_range", "atan2", "atomic_add", "atomic_and", "atomic_max", "atomic_min",
-    "atomic_or", "atomic_sub", "atomic_xor", "bit_cast", "bit_shr", "cast", "ceil", "clz", "cos", "exp", "floor",
-    "frexp", "func", "grouped", "isinf", "isnan", "log", "loop_config", "max", "min", "ndrange", "one", "popcnt", "pow",
-    "pyfunc", "randn", "random", "raw_div", "raw_mod", "real_func", "round", "rsqrt", "select", "sgn", "sin", "sqrt",
-    "static", "static_assert", "static_print", "stop_grad", "tan", "tanh", "volatile_load", "zero",
+    "abs", "acos", "asin", "assume_in_range", "atan2", "atomic_add", "atomic_and", "atomic_cas", "atomic_exchange",
+    "atomic_max", "atomic_min", "atomic_mul", "atomic_or", "atomic_sub", "atomic_xor", "bit_cast", "bit_shr", "cast",
+    "ceil", "clz", "cos", "exp", "floor", "frexp", "func", "grouped", "isinf", "isnan", "log", "loop_config", "max",
+    "min", "ndrange", "one", "popcnt", "pow", "pyfunc", "randn", "random", "raw_div", "raw_mod", "real_func", "round",
+    "rsqrt", "select", "sgn", "sin", "sqrt", "static", "static_assert", "static_print", "stop_grad", "tan", "tanh",
+    "volatile_load", "zero",
 ]  # fmt: skip
 
 OnArrays = Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
@@ -318,10 +319,10 @@ def assume_in_range(value: Any, base: Any, low: Any, high: Any) -> Any:
 
 
 # -- atomics ----------------------------------------------------------------------------------------------------------
-def _atomic(kind: str, doc: str) -> Callable[[Any, Any], Any]:
+def _atomic(kind: str, doc: str) -> Callable[..., Any]:
     name = f"atomic_{kind}"
 
-    def function(place: Any, value: Any) -> NoReturn:
+    def function(place: Any, *values: Any) -> NoReturn:
         raise QuadrantsSyntaxError(
             f"qd.{name} is only available in kernels", hint="in Python scope, assign: x[i] = ..."
         )
@@ -333,6 +334,11 @@ def _atomic(kind: str, doc: str) -> Callable[[Any, Any], Any]:
 
 atomic_add = _atomic("add", "Add to an array element or variable.")
 atomic_sub = _atomic("sub", "Subtract from an array element or variable.")
+atomic_mul = _atomic("mul", "Multiply an array element or variable.")
+atomic_exchange = _atomic("exchange", "Store a value.")
+atomic_cas = _atomic(
+    "cas", "``atomic_cas(place, expected, desired)``: store an integer where the place holds the expected one."
+)
 atomic_min = _atomic("min", "Store the smaller of old and given value.")
 atomic_max = _atomic("max", "Store the larger of old and given value.")
 atomic_and = _atomic("and", "Bitwise and with an integer.")

@@ -148,7 +148,7 @@ _TYPED: Mapping[str, Callable[[Builder, Node, Sequence[Value]], Value]] = {
     "cast": lambda b, n, x: b.cast(x[0], _double_type(n.type)),
     "bitcast": _bitcast,
     "stop_grad": lambda b, n, x: b.stop_grad(x[0]),
-    "atomic": lambda b, n, x: b.atomic(n.attrs["kind"], x[0], x[1:-1], x[-1]),
+    "atomic": lambda b, n, x: b.atomic(n.attrs["kind"], x[0], (), *x[1:]),
     "scratch": lambda b, n, x: b.scratch(_double_type(n.attrs["to"]), x[0]),
     "scratch_load": lambda b, n, x: b.scratch_load(*x),
 }

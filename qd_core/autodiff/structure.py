@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qd_core.ir.nodes import Arg, Function, Node, Param, Region, Result, Role, Value
+from qd_core.ir.nodes import indices_of as indices
 
 __all__ = ["Affine", "Carried", "Structure", "carried", "is_loop", "is_temporary"]
 
@@ -288,11 +289,6 @@ class Structure:
                 ):
                     varying.add(self.number[inner])
         varying.update(self.number[r] for r in node.results)
-
-
-def indices(access: Node) -> tuple[Value, ...]:
-    """Indices of a load, store or atomic."""
-    return access.operands[1:] if access.op.name == "load" else access.operands[1:-1]
 
 
 def is_temporary(array: Value) -> bool:

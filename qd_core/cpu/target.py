@@ -50,7 +50,7 @@ def host_target() -> Target:
     without = frozenset() if _HALF & features else frozenset({dt.f16})
     capabilities = CapabilitySet(
         types=types(*(d for d in dt.ALL if d not in without)),
-        atomics=atomics(("add", "min", "max"), NUM - without)
+        atomics=atomics(("add", "min", "max", "cas"), NUM - without)
         | atomics(("and", "or", "xor"), BITS)
         | atomics(("exchange",), set(dt.ALL) - without),
         features=_FEATURES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -268,7 +269,33 @@ def atomic_element(
     at = _storage(ctx, array, indices)
 
     def access() -> list[Value]:
+        update = partial(_multiply, ctx) if kind == "mul" else partial(ctx.builder.atomic, kind)
         pairs = zip(components(ctx, shape), items, strict=True)
-        return [ctx.builder.atomic(kind, array.param, _place(ctx, array, at, (*part, *c)), item) for c, item in pairs]
+        return [update(array.param, _place(ctx, array, at, (*part, *c)), item) for c, item in pairs]
 
     return element_value(array, _masked(ctx, ok, access), shape)
+
+
+def _multiply(ctx: Lowering, array: Value, place: Sequence[Value], factor: Value) -> Value:
+    """Multiply an element atomically, which no device can do at once: again, until nobody came between."""
+    builder, dtype = ctx.builder, factor.type
+    first = builder.load(array, place)
+    with builder.inside([(dtype, "old"), (dt.u1, "again")], loop=True) as test:
+        builder.yield_(test.args[1])
+    with builder.inside([(dtype, "old"), (dt.u1, "again")], loop=True) as body:
+        old = body.args[0]
+        found = builder.atomic("cas", array, place, old, builder.emit("mul", old, factor))
+        bits = dt.by_name(f"u{dtype.bits}")
+        builder.yield_(found, builder.emit("ne", *(builder.bitcast(v, bits) for v in (found, old))))
+    return builder.while_([first, builder.const(dt.u1, True)], test, body)[0]
+
+
+def compare_and_swap(
+    ctx: Lowering, array: ArrayRef, indices: Sequence[Value], expected: Value, value: Value, node: ast.AST
+) -> Value:
+    """Store ``value`` in a scalar element where it holds ``expected``; return the old value."""
+    ctx.at(node)
+    ok = _inside(ctx, array, indices)
+    at = _storage(ctx, array, indices)
+    place = _place(ctx, array, at, ())
+    return _masked(ctx, ok, lambda: [ctx.builder.atomic("cas", array.param, place, expected, value)])[0]

@@ -172,9 +172,9 @@ class Builder:
         self._effect("store", None, (array, *indices, value), _NO_ATTRS)
         self._remember((OPS["load"], self._epoch, id(array), *map(id, indices)), value)
 
-    def atomic(self, kind: str, array: Value, indices: Sequence[Value], value: Value) -> Node:
-        """Combine ``value`` into ``array`` by ``kind``; return the old value."""
-        return self._effect("atomic", array.type.dtype, (array, *indices, value), {"kind": kind})
+    def atomic(self, kind: str, array: Value, indices: Sequence[Value], *values: Value) -> Node:
+        """Combine a value into ``array`` by ``kind`` (``"cas"``: an expected and a new one); return the old value."""
+        return self._effect("atomic", array.type.dtype, (array, *indices, *values), {"kind": kind})
 
     def random(self, dtype: DType, key: Value) -> Node:
         """Return a new random number of the stream ``key`` (u64)."""

@@ -30,6 +30,7 @@ __all__ = [
     "Role",
     "ScratchType",
     "Value",
+    "indices_of",
 ]
 
 
@@ -131,6 +132,11 @@ class Node(Value):
 
     def __repr__(self) -> str:
         return f"<{self.op.name}:{self.type}>"
+
+
+def indices_of(access: Node) -> tuple[Value, ...]:
+    """Indices of a load, store or atomic: one an axis of the array's full rank."""
+    return access.operands[1 : 1 + access.operands[0].type.rank]
 
 
 class Result(Value):

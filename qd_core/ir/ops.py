@@ -29,7 +29,7 @@ import numpy as np
 from qd_core import dtypes as dt
 from qd_core.dtypes import DType
 
-__all__ = ["OPS", "OpDef", "elementwise", "op"]
+__all__ = ["ATOMIC_KINDS", "OPS", "ORDERED_KINDS", "OpDef", "elementwise", "op"]
 
 NumPyMeaning = Callable[..., Any]
 
@@ -377,7 +377,8 @@ _row("store", -1, "Write the last operand to an array at the indices between.", 
 _row(
     "atomic",
     -1,
-    "Combine the last operand into an array element by `kind` (add, min, max, and, or, xor, exchange); the old value.",
+    "Combine the last operand into an array element by `kind` (add, min, max, and, or, xor, exchange); the old value. "
+    "`cas` writes it where the element has the bits of the operand before it, which follows the indices.",
     result="special",
     pure=False,
     reads=True,
@@ -462,4 +463,6 @@ def elementwise() -> list[OpDef]:
     return [o for o in OPS.values() if o.numpy is not None]
 
 
-ATOMIC_KINDS = ("add", "min", "max", "and", "or", "xor", "exchange")
+ATOMIC_KINDS = ("add", "min", "max", "and", "or", "xor", "exchange", "cas")
+ORDERED_KINDS = frozenset(("exchange", "cas"))
+"""Atomics whose result depends on the order in which they come: several cannot be combined before."""

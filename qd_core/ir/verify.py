@@ -234,12 +234,13 @@ def _store(v: _View) -> None:
 
 
 def _atomic(v: _View) -> None:
-    array = _array(v, len(v.operands) - 2)
     kind = v.attr("kind", str)
+    array = _array(v, len(v.operands) - (3 if kind == "cas" else 2))
     v.require(kind in ATOMIC_KINDS, f"unknown kind {kind!r}")
     takes = BITS if kind in ("and", "or", "xor") else NUM if kind != "exchange" else frozenset(dt.ALL)
     v.require(array.dtype in takes, f"{kind} does not take {array.dtype!r}")
-    v.require(v.types[-1] is array.dtype, f"combines {v.types[-1]!r} into an array of {array.dtype!r}")
+    for given in v.types[1 + array.rank :]:
+        v.require(given is array.dtype, f"combines {given!r} into an array of {array.dtype!r}")
     v.result(array.dtype)
 
 

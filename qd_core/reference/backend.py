@@ -52,7 +52,9 @@ FORMAT = "qd-ir-text"
 
 CAPABILITIES = CapabilitySet(
     types=types(*dt.ALL),
-    atomics=atomics(("add", "min", "max"), NUM) | atomics(("and", "or", "xor"), BITS) | atomics(("exchange",), dt.ALL),
+    atomics=atomics(("add", "min", "max", "cas"), NUM)
+    | atomics(("and", "or", "xor"), BITS)
+    | atomics(("exchange",), dt.ALL),
     features=frozenset({"exchange.dlpack", "launch.device_extent", "log.records", "memory.private"}),
     limits={"lanes": 1, "workers": 1},
 )

@@ -14,8 +14,8 @@ import numpy as np
 from qd_core import dtypes as dt
 from qd_core.dtypes import DType
 from qd_core.ir.fold import apply
-from qd_core.ir.nodes import Node
-from qd_core.ir.ops import OPS
+from qd_core.ir.nodes import Node, indices_of
+from qd_core.ir.ops import OPS, ORDERED_KINDS
 from qd_core.reference.lanes import Array, Execute, Lanes, Mask
 from qd_core.reference.memory import InterpreterError, check_indices
 
@@ -109,7 +109,11 @@ _COMBINE: dict[str, Callable[[Any, Any, DType], Any]] = {
     kind: (lambda old, value, dtype, op=OPS[kind]: apply(op, (old, value), dtype))
     for kind in ("add", "min", "max", "and", "or", "xor")
 }
-_COMBINE["exchange"] = lambda old, value, dtype: value
+
+
+def _same_bits(a: Array, b: Array) -> Array:
+    unsigned = f"u{a.dtype.itemsize}"
+    return np.ascontiguousarray(a).view(unsigned) == np.ascontiguousarray(b).view(unsigned)
 
 
 def _at(kind: str, dtype: DType) -> np.ufunc | None:
@@ -123,7 +127,7 @@ def _at(kind: str, dtype: DType) -> np.ufunc | None:
 
 def _atomic(x: Lanes, node: Node, mask: Mask) -> None:
     lanes = x.active(mask)
-    view, places = _places(x, node, node.operands[1:-1], lanes)
+    view, places = _places(x, node, indices_of(node), lanes)
     values = x.spread(x.env[node.operands[-1]], lanes)
     places = places or (np.zeros(lanes.size, np.int64),)
     view = view if view.ndim else view.reshape(1)
@@ -132,23 +136,26 @@ def _atomic(x: Lanes, node: Node, mask: Mask) -> None:
     if node not in x.prepared.used and at is not None:
         at.at(view, places, values.astype(view.dtype, copy=False))
         return
-    old = _combine(view, places, values, kind, dtype)
+    expected = x.spread(x.env[node.operands[-2]], lanes) if kind == "cas" else None
+    old = _combine(view, places, values, kind, dtype, expected)
     x.env[node] = old.reshape(()) if x.linear is None else _fill_lanes(x, old, lanes, mask)
 
 
-def _combine(view: Array, places: tuple[Array, ...], values: Array, kind: str, dtype: DType) -> Array:
-    """Apply an atomic in lane order and return the old values.
+def _combine(
+    view: Array, places: tuple[Array, ...], values: Array, kind: str, dtype: DType, expected: Array | None
+) -> Array:
+    """Apply an atomic in lane order and return the old values; ``expected`` are those of a compare-and-swap.
 
     The n-th lanes of all places are done together, first ones before second ones: places are independent of each other.
     """
     flat = np.ravel_multi_index(places, view.shape) if values.size else np.zeros(0, np.int64)
     old = np.zeros(values.shape, dtype.numpy)
-    combine = _COMBINE[kind]
     for group in _rounds(flat):
         where = tuple(p[group] for p in places)
         before = _from_memory(view[where], dtype)
         old[group] = before
-        view[where] = combine(before, values[group], dtype)
+        new = values[group] if kind in ORDERED_KINDS else _COMBINE[kind](before, values[group], dtype)
+        view[where] = new if expected is None else np.where(_same_bits(before, expected[group]), new, before)
     return old
 
 

@@ -77,8 +77,8 @@ def _retype(copier: Copier, node: Node) -> bool:
     elif name == "bitcast" and {node.type, node.operands[0].type} & copier.types.keys():
         raise BitPatternError(node.op.name)
     elif name == "atomic":
-        array, *indices, value = copier.values(node.operands)
-        copier.mapping[node] = builder.atomic(node.attrs["kind"], array, indices, value)
+        array, *rest = copier.values(node.operands)
+        copier.mapping[node] = builder.atomic(node.attrs["kind"], array, (), *rest)
     elif name == "scratch":
         copier.mapping[node] = builder.scratch(copier.type(node.attrs["to"]), copier.value(node.operands[0]))
     elif name == "scratch_load":

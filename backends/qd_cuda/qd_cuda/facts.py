@@ -97,7 +97,7 @@ def target_of(model: int) -> Target:
     """Return the target of a model."""
     capabilities = CapabilitySet(
         types=types(*dt.ALL),
-        atomics=atomics(("add", "min", "max"), NUM)
+        atomics=atomics(("add", "min", "max", "cas"), NUM)
         | atomics(("and", "or", "xor"), BITS)
         | atomics(("exchange",), dt.ALL),
         features=_FEATURES,

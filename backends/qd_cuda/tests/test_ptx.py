@@ -69,14 +69,15 @@ def scatter(dtype: DType, kind: str) -> Function:
     x, k, s = array(dtype, "x"), array(dt.i32, "k"), array(dtype, "s")
 
     def write(b: Builder, i: Value) -> None:
-        b.atomic(kind, s, [b.load(k, [i])], b.load(x, [i]))
+        given = [b.load(x, [i])] * (2 if kind == "cas" else 1)
+        b.atomic(kind, s, [b.load(k, [i])], *given)
 
     return parallel([x, k, s], lambda b: b.extent(x, 0), write)
 
 
 KINDS = {
     d.name: ["exchange"]
-    + (["add", "min", "max"] if d is not dt.u1 else [])
+    + (["add", "min", "max", "cas"] if d is not dt.u1 else [])
     + (["and", "or", "xor"] if not d.is_real else [])
     for d in dt.ALL
 }

@@ -105,7 +105,7 @@ def _claims(spirv: SpirvTarget, physical: Physical | None) -> CapabilitySet:
         limits["allocation.nbytes"] = physical.properties11.maxMemoryAllocationSize or limits["memory.nbytes"]
     return CapabilitySet(
         types=types(*spirv.types) | types(dt.u1, spaces=("private",)),
-        atomics=atomics(("add", "min", "max"), numbers)
+        atomics=atomics(("add", "min", "max", "cas"), numbers)
         | atomics(("and", "or", "xor"), [d for d in able if d in BITS])
         | atomics(("exchange",), able),
         features=frozenset({"launch.device_extent", "log.records", "memory.address", "memory.private"}),

@@ -11,7 +11,7 @@ from qd_core.codegen.cstyle.arithmetic import cast, constant, elementwise
 from qd_core.codegen.cstyle.dialect import Dialect
 from qd_core.dtypes import DType
 from qd_core.errors import InvalidIRError, Span, UnsupportedError
-from qd_core.ir.nodes import ArrayType, Node, Param, Region, Value
+from qd_core.ir.nodes import ArrayType, Node, Param, Region, Value, indices_of
 from qd_core.ir.ops import OPS
 from qd_core.ir.program import DeviceWord, Program, Task
 
@@ -216,8 +216,13 @@ class _Task:
         old = self.names[node] = self.fresh()
         rule = elementwise(kind)
         new = value if rule is None else rule(dtype, (old, value), self.ctype(dtype))
-        place = self.place(node.operands[0], node.operands[1:-1])
+        if kind == "cas":
+            new = f"({self._bits(old, dtype)} == {self._bits(self.use(node.operands[-2]), dtype)} ? {value} : {old})"
+        place = self.place(node.operands[0], indices_of(node))
         self.put(self.dialect.atomic(place, old, self.ctype(dtype), new, kind))
+
+    def _bits(self, text: str, dtype: DType) -> str:
+        return f"qd_{dtype.name}_as_i{dtype.bits}({text})" if dtype.is_real else text
 
     def _op_scratch(self, node: Node) -> None:
         name = self.names[node] = self.fresh()

@@ -13,7 +13,7 @@ from qd_core.codegen.llvm.emitter import HANDLERS, Emitter, Lane
 from qd_core.codegen.llvm.memory import Place, from_memory, last_value, offsets, place, pointer, read, to_memory, write
 from qd_core.codegen.llvm.types import LLVM, MEMORY, literal
 from qd_core.dtypes import DType
-from qd_core.ir.nodes import Node
+from qd_core.ir.nodes import Node, indices_of
 
 __all__ = ["combine_lanes", "identity", "instruction"]
 
@@ -65,23 +65,41 @@ def reduce_vector(em: Emitter, kind: str, wide: str, d: DType) -> str:
     return em.new(f"call {LLVM[d]} @llvm.vector.reduce.{name}.{suffix}({t} {wide})")
 
 
-def update(em: Emitter, kind: str, d: DType, pointer: str, value: str) -> str:
-    """Write one atomic operation on a scalar in its memory type; return the old value."""
+def update(em: Emitter, kind: str, d: DType, pointer: str, value: str, expected: str = "") -> str:
+    """Write one atomic operation on a scalar in its memory type; return the old value. ``expected``: of ``cas``."""
     scope = f" {em.target.atomic_scope}" if em.target.atomic_scope else ""
+    if kind == "cas":
+        return _compare_exchange(em, d, f"{em.target.pointer} {pointer}", value, expected, scope)
     name = instruction(kind, d)
     return em.new(
         f"atomicrmw {name} {em.target.pointer} {pointer}, {MEMORY[d]} {value}{scope} monotonic, align {d.nbytes}"
     )
 
 
+def _compare_exchange(em: Emitter, d: DType, pointer: str, value: str, expected: str, scope: str) -> str:
+    word = f"i{8 * d.nbytes}"
+    if d.is_real:
+        value, expected = (em.new(f"bitcast {MEMORY[d]} {v} to {word}") for v in (value, expected))
+    pair = em.new(f"cmpxchg {pointer}, {word} {expected}, {word} {value}{scope} monotonic monotonic, align {d.nbytes}")
+    old = em.new(f"extractvalue {{ {word}, i1 }} {pair}, 0")
+    return em.new(f"bitcast {word} {old} to {MEMORY[d]}") if d.is_real else old
+
+
 def _atomic(em: Emitter, node: Node) -> None:
-    param, *indices, value = node.operands
+    param, value = node.operands[0], node.operands[-1]
     kind, d, lane = node.attrs["kind"], value.type, em.env[value]
     if node in em.totals:
         _accumulate(em, kind, em.totals[node], lane, d)
         return
-    at = place(em, param, indices)
-    if node in em.owned:
+    at = place(em, param, indices_of(node))
+    if kind == "cas":
+        expected = em.env[node.operands[-2]]
+        if em.lanes == 1:
+            refs = (to_memory(em, v.ref, d, False) for v in (lane, expected))
+            em.env[node] = Lane(from_memory(em, update(em, kind, d, pointer(em, at, MEMORY[d]), *refs), d, False))
+        else:
+            em.env[node] = Lane(_each_lane(em, kind, at, lane, d, expected), True)
+    elif node in em.owned:
         em.env[node] = _plain(em, kind, at, lane, d)
     elif em.lanes == 1:
         em.env[node] = Lane(_one(em, kind, d, pointer(em, at, MEMORY[d]), lane.ref))
@@ -150,10 +168,11 @@ def _one_plain(em: Emitter, kind: str, d: DType, pointer: str, value: str) -> st
     return old
 
 
-def _each_lane(em: Emitter, kind: str, at: Place, lane: Lane, d: DType) -> str:
+def _each_lane(em: Emitter, kind: str, at: Place, lane: Lane, d: DType, expected: Lane | None = None) -> str:
     """Loop over the active lanes in order; return the old values as a vector."""
     t, index = em.vector[d], em.vector[dt.i64]
     values, where = em.widen(lane, d), offsets(em, at)
+    wanted = em.widen(expected, d) if expected is not None else ""
     n = em.lanes
     active = em.bits(em.mask) if em.mask is not None else str((1 << n) - 1)
     head, done, before = em.label("lanes"), em.label("done"), em.block
@@ -165,7 +184,11 @@ def _each_lane(em: Emitter, kind: str, at: Place, lane: Lane, d: DType) -> str:
     offset = em.new(f"extractelement {index} {where}, i{n} {number}")
     p = em.new(f"getelementptr {MEMORY[d]}, {em.target.pointer} {at.base}, i64 {offset}")
     one = em.new(f"extractelement {t} {values}, i{n} {number}")
-    old = _one(em, kind, d, p, one)
+    if wanted:
+        refs = (to_memory(em, v, d, False) for v in (one, em.new(f"extractelement {t} {wanted}, i{n} {number}")))
+        old = from_memory(em, update(em, kind, d, p, *refs), d, False)
+    else:
+        old = _one(em, kind, d, p, one)
     kept = em.new(f"insertelement {t} {olds}, {LLVM[d]} {old}, i{n} {number}")
     less = em.new(f"sub i{n} {left}, 1")
     rest = em.new(f"and i{n} {left}, {less}")

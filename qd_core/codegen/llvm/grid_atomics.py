@@ -28,7 +28,8 @@ from qd_core.codegen.llvm.memory import from_memory, place, pointer, to_memory
 from qd_core.codegen.llvm.types import LLVM, MEMORY
 from qd_core.dtypes import DType
 from qd_core.ir.build import constant_of
-from qd_core.ir.nodes import Node, Param, Region, Value
+from qd_core.ir.nodes import Node, Param, Region, Value, indices_of
+from qd_core.ir.ops import ORDERED_KINDS
 from qd_core.ir.rewrite import walk
 
 __all__ = ["HANDLERS", "Bins", "close_reductions", "combine", "open_reductions", "reduces", "shuffle"]
@@ -73,7 +74,7 @@ def _candidates(body: Region, used: set[Value]) -> list[Node]:
     found: list[Node] = []
     for nodes in by_param.values():
         kinds = {n.attrs.get("kind") for n in nodes}
-        if len(kinds) == 1 and None not in kinds and "exchange" not in kinds and used.isdisjoint(nodes):
+        if len(kinds) == 1 and None not in kinds and kinds.isdisjoint(ORDERED_KINDS) and used.isdisjoint(nodes):
             found += nodes
     return found
 
@@ -268,16 +269,18 @@ def _plain(em: Emitter, node: Node) -> None:
         else:
             state.half.add(node)
         return
-    param, *indices, value = node.operands
-    kind, d, lane = node.attrs["kind"], value.type, em.env[value]
+    param, indices = node.operands[0], indices_of(node)
+    kind, d = node.attrs["kind"], node.type
+    lanes = [em.env[v] for v in reversed(node.operands[1 + len(indices) :])]  # the value, then what `cas` expects
     if not _is_wide(em, node):
         p = pointer(em, place(em, param, indices), MEMORY[d])
-        em.env[node] = Lane(from_memory(em, update(em, kind, d, p, to_memory(em, lane.ref, d, False)), d, False))
+        refs = [to_memory(em, lane.ref, d, False) for lane in lanes]
+        em.env[node] = Lane(from_memory(em, update(em, kind, d, p, *refs), d, False))
         return
     olds = "zeroinitializer"
-    values = [ref for _, ref in _by_lane(em, lane, d)]
-    for n, (p, ref) in enumerate(zip(_pointers(em, param, indices, d), values, strict=True)):
-        old = from_memory(em, update(em, kind, d, p, to_memory(em, ref, d, False)), d, False)
+    values = zip(*([to_memory(em, ref, d, False) for _, ref in _by_lane(em, lane, d)] for lane in lanes), strict=True)
+    for n, (p, refs) in enumerate(zip(_pointers(em, param, indices, d), values, strict=True)):
+        old = from_memory(em, update(em, kind, d, p, *refs), d, False)
         olds = em.new(f"insertelement {em.vector[d]} {olds}, {LLVM[d]} {old}, i64 {n}")
     em.env[node] = Lane(olds, True)
 

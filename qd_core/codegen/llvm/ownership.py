@@ -25,7 +25,8 @@ from qd_core.codegen.llvm.privates import private_arrays
 from qd_core.codegen.llvm.survey import Survey
 from qd_core.codegen.llvm.types import LLVM, MEMORY
 from qd_core.ir.build import constant_of
-from qd_core.ir.nodes import Arg, Node, Param, Value
+from qd_core.ir.nodes import Arg, Node, Param, Value, indices_of
+from qd_core.ir.ops import ORDERED_KINDS
 
 __all__ = ["Ownership", "Totals"]
 
@@ -72,7 +73,9 @@ class Ownership:
     def scattered(self, varying: AbstractSet[Value]) -> set[Node]:
         """Return the atomics that every lane must do for itself."""
         rest = self.atomics.keys() - self.owned - {n for nodes in self.totals.values() for n in nodes}
-        return {n for n in rest if n in self.used or not varying.isdisjoint(n.operands[1:-1])}
+        return {
+            n for n in rest if n in self.used or n.attrs["kind"] == "cas" or not varying.isdisjoint(n.operands[1:-1])
+        }
 
     def _array(self, param: Value, nodes: list[Node], alone: bool, unseen: bool) -> None:
         atomics = [n for n in nodes if n.op.name == "atomic"]
@@ -122,7 +125,7 @@ class Ownership:
             groups[node.operands[:-1]].append(node)
         kinds = [{n.attrs["kind"] for n in group} for group in groups.values()]
         single = len(set[str]().union(*kinds)) == 1 or (_constant(groups) and all(len(k) == 1 for k in kinds))
-        if not single or {"exchange"} in kinds or len(self.totals) + len(groups) > _MAX_TOTALS:
+        if not single or any(k & ORDERED_KINDS for k in kinds) or len(self.totals) + len(groups) > _MAX_TOTALS:
             return False
         self.totals |= groups
         return True
@@ -166,7 +169,7 @@ class Totals:
         """Update each element with the blocks' values, combined in their order."""
         em = self.em
         for n, node in enumerate(self.slots):
-            param, *indices, _ = node.operands
+            param, indices = node.operands[0], indices_of(node)
             kind, d = node.attrs["kind"], node.type
             one = self._combined(partials, blocks, n, node)
             for value in indices:

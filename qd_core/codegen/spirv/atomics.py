@@ -18,7 +18,7 @@ from qd_core.codegen.spirv.grammar import code, enum
 from qd_core.codegen.spirv.memory import element_address, from_memory, to_memory
 from qd_core.dtypes import DType
 from qd_core.errors import UnsupportedError
-from qd_core.ir.nodes import Node
+from qd_core.ir.nodes import Node, indices_of
 
 __all__ = ["atomic_add_u32", "compare_exchange_u32"]
 
@@ -35,9 +35,8 @@ def _instruction(kind: str, dtype: DType) -> str:
 
 
 def _atomic(em: Emitter, node: Node) -> None:
-    param, *indices, operand = node.operands
-    kind, dtype, value = node.attrs["kind"], node.type, em.value(operand)
-    address = element_address(em, param, indices)
+    kind, dtype, value = node.attrs["kind"], node.type, em.value(node.operands[-1])
+    address = element_address(em, node.operands[0], indices_of(node))
     if (kind, dtype) in em.target.atomics:
         em.env[node] = _native(em, kind, dtype, address, value)
     else:
@@ -111,13 +110,24 @@ def _emulated(em: Emitter, node: Node, kind: str, dtype: DType, address: int, va
 
     def body(phis: list[int]) -> list[int]:
         old = phis[0]
-        new = field.insert(old, combine(em, kind, dtype, field.extract(old), value))
+        new = field.insert(old, _combined(em, node, field.extract(old), value))
         found = _apply(em, "AtomicCompareExchange", em.type(word), field.address, new, old)
         return [found, em.op("INotEqual", em.bool, found, old)]
 
     first = _apply(em, "AtomicLoad", em.type(word), field.address)
     phis = loop(em, [em.type(word), em.bool], [first, em.const(dt.u1, True)], test, body)
     return field.extract(phis[0])
+
+
+def _combined(em: Emitter, node: Node, old: int, value: int) -> int:
+    """Write what an atomic leaves where it finds ``old``."""
+    kind, dtype = node.attrs["kind"], node.type
+    if kind != "cas":
+        return combine(em, kind, dtype, old, value)
+    bits = [old, em.value(node.operands[-2])]
+    if dtype.is_real:
+        bits = [em.op("Bitcast", em.module.int(dtype.bits), v) for v in bits]
+    return em.op("Select", em.type(dtype), em.op("IEqual", em.bool, *bits), value, old)
 
 
 class _Field:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qd_core.ir.nodes import Node
+from qd_core.ir.nodes import Node, indices_of
 from qd_core.reference.interpreter import EXECUTE
 from qd_core.reference.lanes import Execute, Lanes, Mask
 from qd_core.reference.log import HEADER
@@ -41,7 +41,7 @@ def _store(x: Lanes, node: Node, mask: Mask) -> None:
 
 
 def _atomic(x: Lanes, node: Node, mask: Mask) -> None:
-    memory, param, places = _places(x, node, node.operands[1:-1], mask)
+    memory, param, places = _places(x, node, indices_of(node), mask)
     memory.check_read(param, places)
     memory.mark_written(param, places)
     EXECUTE["atomic"](x, node, mask)

@@ -14,7 +14,7 @@ from qd_core.errors import UnsupportedError
 from qd_core.ir.build import Builder
 from qd_core.ir.fold import apply
 from qd_core.ir.nodes import Function, Value
-from qd_core.ir.ops import ATOMIC_KINDS, BITS, NUM, OPS
+from qd_core.ir.ops import ATOMIC_KINDS, BITS, NUM, OPS, ORDERED_KINDS
 from qd_core.testing.compare import agree, run
 from qd_core.testing.device import DeviceUnderTest
 from qd_core.testing.kernels import array, parallel
@@ -31,7 +31,7 @@ BINS = 5
 def legal(kind: str, dtype: DType) -> bool:
     """Whether the language has this atomic."""
     return dtype in (
-        NUM if kind in ("add", "min", "max") else BITS if kind in ("and", "or", "xor") else frozenset(dt.ALL)
+        NUM if kind in ("add", "min", "max", "cas") else BITS if kind in ("and", "or", "xor") else frozenset(dt.ALL)
     )
 
 
@@ -63,17 +63,22 @@ def contributions(kind: str, dtype: DType) -> tuple[Array, Array, Array]:
     generator = np.random.default_rng(7)
     if kind == "add":
         return np.arange(BINS).astype(dtype.numpy), (lanes % 3 + 1).astype(dtype.numpy), lanes % BINS
+    if kind == "cas":  # each lane takes a step of a counter; which of them find their turn is open
+        return np.zeros(BINS, dtype.numpy), (lanes // BINS % 7 + 1).astype(dtype.numpy), lanes % BINS
     values = generator.permutation(count) if kind == "exchange" else generator.integers(0, 100, count)
     start = np.full(BINS, {"max": 0, "min": 120}.get(kind, count))
     return start.astype(dtype.numpy), values.astype(dtype.numpy), lanes % BINS
 
 
 def kernel(kind: str, dtype: DType, *, old: bool) -> Function:
-    """Return the kernel ``old[i] = atomic(x[place[i]], value[i])``."""
+    """Return the kernel ``old[i] = atomic(x[place[i]], value[i])``; `cas` expects one less than the value."""
     x, value, place, out = array(dtype, "x"), array(dtype, "value"), array(dt.i32, "place"), array(dtype, "old")
 
     def write(b: Builder, i: Value) -> None:
-        result = b.atomic(kind, x, [b.load(place, [i])], b.load(value, [i]))
+        given = [b.load(value, [i])]
+        if kind == "cas":
+            given.insert(0, b.emit("sub", given[0], b.const(dtype, 1)))
+        result = b.atomic(kind, x, [b.load(place, [i])], *given)
         if old:
             b.store(out, [i], result)
 
@@ -88,7 +93,10 @@ def arguments(kind: str, dtype: DType) -> dict[str, Any]:
 
 def explain(kind: str, dtype: DType, start: Any, values: Array, olds: Array, final: Any) -> str:
     """Say why no order of the updates gives these old values; an empty string where one does."""
-    results = values if kind == "exchange" else apply(OPS[kind], (olds, values), dtype)
+    if kind == "cas":
+        results = np.where(olds == values - 1, values, olds)
+    else:
+        results = values if kind == "exchange" else apply(OPS[kind], (olds, values), dtype)
     waiting: dict[Any, list[Any]] = defaultdict(list)
     for old, new in zip(olds.tolist(), results.tolist(), strict=True):
         waiting[old].append(new)
@@ -116,7 +124,7 @@ def test_atomics(device: DeviceUnderTest, kind: str, dtype: DType) -> None:
         assert not problem, f"atomic {kind} of {dtype.name} at place {place}: {problem}"
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [c for c in cases() if c.values[0] != "exchange"])
+@pytest.mark.parametrize(("kind", "dtype"), [c for c in cases() if c.values[0] not in ORDERED_KINDS])
 def test_atomics_without_their_old_value(device: DeviceUnderTest, kind: str, dtype: DType) -> None:
     """Final values are the reference's, whatever the order."""
     agree(device, kernel(kind, dtype, old=False), arguments(kind, dtype))
