@@ -15,6 +15,7 @@ from typing import Any
 from qd_core import dtypes as dt
 from qd_core.dtypes import PROMOTION, DType
 from qd_core.frontend.context import Lowering
+from qd_core.frontend.overflow import report_overflow
 from qd_core.frontend.values import ArrayRef, MatrixValue, describe, is_constant_matrix, is_number
 from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Value
@@ -264,7 +265,10 @@ def _plain(name: str) -> Binary:
             dtype = _arithmetic_type(ctx, a, b)
             a, b = builder.cast(a, dtype), builder.cast(b, dtype)
         ctx.at(node)
-        return builder.emit(name, a, b)
+        result = builder.emit(name, a, b)
+        if ctx.options.debug:
+            report_overflow(ctx, name, a, b, result)
+        return result
 
     return rule
 
@@ -362,7 +366,11 @@ def shift(name: str) -> Binary:
         if a.type is dt.u1:
             a = builder.cast(a, ctx.options.default_ip)
         ctx.at(node)
-        return builder.emit(name, a, _shift_amount(ctx, b, a.type))
+        amount = _shift_amount(ctx, b, a.type)
+        result = builder.emit(name, a, amount)
+        if ctx.options.debug and name == "shl":
+            report_overflow(ctx, name, a, amount, result)
+        return result
 
     return rule
 
@@ -453,7 +461,11 @@ def unary(ctx: Lowering, op: type[ast.unaryop], a: Any, node: ast.AST) -> Any:
 
 def _neg(ctx: Lowering, node: ast.AST, a: Value) -> Value:
     ctx.at(node)
-    return ctx.builder.emit("neg", ctx.builder.cast(a, ctx.options.default_ip) if a.type is dt.u1 else a)
+    a = ctx.builder.cast(a, ctx.options.default_ip) if a.type is dt.u1 else a
+    result = ctx.builder.emit("neg", a)
+    if ctx.options.debug and a.type.kind == "i":
+        report_overflow(ctx, "sub", ctx.builder.const(a.type, 0), a, result)
+    return result
 
 
 def _not(ctx: Lowering, node: ast.AST, a: Value) -> Value:

@@ -201,9 +201,11 @@ class Builder:
         if constant_of(ok) is not True:
             self._append(Node(OPS["check"], None, (ok, *values), {"kind": kind, **attrs}, self.span))
 
-    def print(self, parts: tuple[Any, ...], values: Sequence[Value]) -> None:
-        """Append a print record; ``parts`` mixes text and ``(operand number, format)`` pairs."""
-        self._append(Node(OPS["print"], None, tuple(values), {"parts": parts}, self.span))
+    def print(self, parts: tuple[Any, ...], values: Sequence[Value], **attrs: Any) -> None:
+        """Append a print record; ``parts`` mixes text and ``(operand number, format)`` pairs. With ``once`` only the
+        first record of a launch is shown, and how many there were.
+        """
+        self._append(Node(OPS["print"], None, tuple(values), {"parts": parts, **attrs}, self.span))
 
     # -- control ------------------------------------------------------------------------------------------------
     @contextmanager

@@ -10,6 +10,7 @@ f64 bits. The first failed check of a launch records; later ones find the first 
 from __future__ import annotations
 
 import builtins
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -82,12 +83,10 @@ class Log:
         if words is None:
             return
         self.clear(stream)
-        failure: Exception | None = None
-        for site, iteration, values in decode(words, sites):
-            if site.kind == "print":
-                builtins.print(format_print(site, values), end="")
-            elif failure is None:
-                failure = check_error(site, iteration, values)
+        records = decode(words, sites)
+        _show_prints(records)
+        failed = next((r for r in records if r[0].kind != "print"), None)
+        failure = check_error(*failed) if failed is not None else None
         if words[2]:
             builtins.print(f"[qd] {int(words[2])} log records did not fit and were dropped")
         if failure is None and words[3]:
@@ -100,6 +99,23 @@ class Log:
         self.device.free(self.buffer, after=self.device.default_stream)
 
 
+Record = tuple[Site, int, list[Any]]
+_ONCE = ("once", True)
+
+
+def _show_prints(records: Sequence[Record]) -> None:
+    """Print records in order; of a site that asks for it only the first, with the number of the others."""
+    counts = Counter(id(site) for site, _, _ in records if _ONCE in site.details)
+    for site, iteration, values in records:
+        if site.kind != "print":
+            continue
+        if _ONCE not in site.details:
+            builtins.print(format_print(site, values), end="")
+        elif count := counts.pop(id(site), 0):
+            more = f", and {count - 1} times more" if count > 1 else ""
+            builtins.print(f"{format_print(site, values)}  in iteration {iteration}{more}")
+
+
 def _as_array(span: HostSpan) -> np.ndarray[Any, Any]:
     import ctypes
 
@@ -107,9 +123,9 @@ def _as_array(span: HostSpan) -> np.ndarray[Any, Any]:
     return np.frombuffer(memory, np.int64)
 
 
-def decode(words: np.ndarray[Any, Any], sites: Sequence[Site]) -> list[tuple[Site, int, list[Any]]]:
+def decode(words: np.ndarray[Any, Any], sites: Sequence[Site]) -> list[Record]:
     """Split log words into (site, iteration, values); a torn last record is left out."""
-    records: list[tuple[Site, int, list[Any]]] = []
+    records: list[Record] = []
     at = HEADER_WORDS
     while at + 2 <= len(words) and 0 <= int(words[at]) < len(sites):
         site = sites[int(words[at])]
