@@ -54,11 +54,12 @@ _LAZY: dict[str, str] = {
     **dict.fromkeys(("Field", "ScalarField", "MatrixField"), "qd_core.runtime.field"),
     "StructField": "qd_core.runtime.struct",
     **dict.fromkeys(("Struct", "dataclass", "data_oriented"), "qd_core.api.structs"),
-    **dict.fromkeys(("SNode", "Axis"), "qd_core.runtime.tree"),
+    **dict.fromkeys(("SNode", "Axis", "axes"), "qd_core.runtime.tree"),
+    "ref": "qd_core.api.types",
 }
 _OWN_ARCHS = ("cpu", "gpu", "x64", "arm64")
 """Names that can only be architectures: no need to load the operations of the language first."""
-_SUBMODULES = ("ad", "types", "math", "simt", "algorithms", "tools", "profiler")
+_SUBMODULES = ("ad", "experimental", "types", "math", "simt", "algorithms", "tools", "profiler")
 
 
 class _Package(ModuleType):
@@ -105,7 +106,8 @@ def _find(name: str) -> Any:
         if axes is not None:
             return axes[0] if len(axes) == 1 else axes
     if arch is None:
-        raise AttributeError(f"module 'qd_core' has no attribute {name!r}")
+        reason = import_module("qd_core.api.absent").reason(name)
+        raise AttributeError(f"module 'qd_core' has no attribute {name!r}{reason}")
     return arch
 
 

@@ -64,6 +64,10 @@ class Matrix:
         """Scalar type of the NumPy data."""
         return self._dtype or from_numpy(self._data.dtype)
 
+    def get_shape(self) -> tuple[int, ...]:
+        """Extents: `shape`."""
+        return self.shape
+
     def __qd_matrix__(self) -> tuple[list[Any], DType | None]:
         """Components and explicit type, for kernels."""
         return self._data.tolist(), self._dtype

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from qd_core.api.matrix import Matrix
+from qd_core.api.matrix import Matrix, Vector
 from qd_core.dtypes import DType
 from qd_core.errors import QuadrantsSyntaxError
 from qd_core.frontend.annotations import as_dtype
@@ -25,11 +25,11 @@ from qd_core.frontend.values import NdRange
 
 __all__ = [
     "abs", "acos", "asin", "assume_in_range", "atan2", "atomic_add", "atomic_and", "atomic_cas", "atomic_exchange",
-    "atomic_max", "atomic_min", "atomic_mul", "atomic_or", "atomic_sub", "atomic_xor", "bit_cast", "bit_shr", "cast",
-    "ceil", "clz", "cos", "exp", "floor", "frexp", "func", "grouped", "isinf", "isnan", "log", "loop_config", "max",
-    "min", "ndrange", "one", "popcnt", "pow", "pyfunc", "randn", "random", "raw_div", "raw_mod", "real_func", "round",
-    "rsqrt", "select", "sgn", "sin", "sqrt", "static", "static_assert", "static_print", "stop_grad", "tan", "tanh",
-    "volatile_load", "zero",
+    "atomic_max", "atomic_min", "atomic_mul", "atomic_or", "atomic_sub", "atomic_xor", "bit_cast", "bit_shr",
+    "block_local", "cache_read_only", "cast", "ceil", "clz", "cos", "exp", "floor", "frexp", "func", "grouped", "isinf",
+    "isnan", "log", "loop_config", "max", "mesh_local", "min", "ndrange", "no_activate", "one", "popcnt", "pow", "pure",
+    "pyfunc", "randn", "random", "raw_div", "raw_mod", "real_func", "rescale_index", "round", "rsqrt", "select", "sgn",
+    "sin", "sqrt", "static", "static_assert", "static_print", "stop_grad", "tan", "tanh", "volatile_load", "zero",
 ]  # fmt: skip
 
 OnArrays = Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
@@ -282,8 +282,6 @@ def ndrange(*bounds: Any, axes: Iterable[int] | None = None) -> NdRange:
 @kernel_meaning("grouped")
 def grouped(box: Any) -> Any:
     """Iterate over ``box`` with an index vector in place of one index an axis."""
-    from qd_core.api.matrix import Vector
-
     return (Vector(list(point)) for point in box)
 
 
@@ -304,6 +302,37 @@ def static_assert(condition: Any, msg: str = "") -> None:
 @kernel_meaning("loop_config")
 def loop_config(**hints: Any) -> None:
     """Hints for the next loop: ``serialize``, ``block_dim``, ``parallelize``, ``name``. No effect in Python scope."""
+
+
+def _hint(name: str, doc: str) -> Callable[..., None]:
+    def function(*arrays: Any) -> None:
+        pass
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{doc} Accepted for compatibility: what a kernel computes does not depend on it."
+    return kernel_meaning(name)(function)
+
+
+def pure(function: Any) -> Any:
+    """Promise that a kernel uses nothing but its arguments: accepted for compatibility, returns ``function``."""
+    return function
+
+
+block_local = _hint("block_local", "Hint: keep what a block of iterations reads of these arrays close to it.")
+cache_read_only = _hint("cache_read_only", "Hint: read these arrays through a cache for constants.")
+mesh_local = _hint("mesh_local", "Hint: keep what a patch reads of these arrays close to it.")
+no_activate = _hint("no_activate", "Hint: accesses find all elements of these nodes in place.")
+
+
+@pyfunc
+def _rescaled(index: Any, own: Any, other: Any) -> Any:
+    return index * (other // own) if static(other > own) else index // (own // other)
+
+
+@pyfunc
+def rescale_index(a: Any, b: Any, I: Any) -> Any:  # noqa: E741
+    """Index into ``b`` of what lies where ``I`` is in ``a``: each axis scaled by the ratio of the shapes."""
+    return Vector([_rescaled(I[k], a.shape[k], b.shape[k]) for k in range(len(I))])
 
 
 @kernel_meaning("volatile_load")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from qd_core.errors import QuadrantsTypeError
@@ -21,6 +21,14 @@ _METHODS = (Func, types.FunctionType, staticmethod, property)
 
 def _is_method(name: str, value: Any) -> bool:
     return isinstance(value, _METHODS) and not name.startswith("__")
+
+
+_VIEWS: dict[str, Callable[[dict[str, Any], Any], Any]] = {
+    "items": lambda members, kind: members.items(),
+    "entries": lambda members, kind: dict(members),
+    "methods": lambda members, kind: dict(kind.methods) if kind is not None else {},
+}
+"""Attributes of every struct, where no member is called so."""
 
 
 class Struct:
@@ -75,6 +83,8 @@ class Struct:
         if name in members:
             return members[name]
         kind = object.__getattribute__(self, "_type")
+        if name in _VIEWS:
+            return _VIEWS[name](members, kind)
         method = kind.methods.get(name) if kind is not None else None
         if method is None:
             raise AttributeError(f"a struct of {', '.join(members)} has no member {name!r}")

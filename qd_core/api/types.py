@@ -11,8 +11,8 @@ from qd_core.frontend.annotations import MatrixType, NdarrayType, StructType, Te
 
 __all__ = [
     "NDArray", "Template", "f16", "f32", "f64", "float16", "float32", "float64", "i8", "i16", "i32", "i64", "int8",
-    "int16", "int32", "int64", "is_integral", "is_real", "is_signed", "matrix", "ndarray", "struct", "template", "u1",
-    "u8", "u16", "u32", "u64", "uint1", "uint8", "uint16", "uint32", "uint64", "vector",
+    "int16", "int32", "int64", "is_integral", "is_real", "is_signed", "matrix", "ndarray", "ref", "struct", "template",
+    "u1", "u8", "u16", "u32", "u64", "uint1", "uint8", "uint16", "uint32", "uint64", "vector",
 ]  # fmt: skip
 
 int8, int16, int32, int64 = i8, i16, i32, i64
@@ -50,6 +50,17 @@ def struct(**members: Any) -> StructType:
     """
     methods = members.pop("__struct_methods", {})
     return StructType(members, methods)
+
+
+def ref(dtype: Any = None) -> Template:
+    """Annotation of a function's argument that is passed by reference: what the function assigns, its caller sees."""
+    return Template(dtype)
+
+
+def __getattr__(name: str) -> Any:
+    from qd_core.api.absent import reason
+
+    raise AttributeError(f"module 'qd_core.types' has no attribute {name!r}{reason(f'types.{name}')}")
 
 
 def is_real(dtype: DType) -> bool:

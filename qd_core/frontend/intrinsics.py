@@ -347,6 +347,11 @@ def _volatile_load(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[s
     return args[0]
 
 
+@intrinsic("block_local", "cache_read_only", "mesh_local", "no_activate")
+def _hint(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Where arrays had better be kept: what they hold is the same wherever that is."""
+
+
 @intrinsic("assume_in_range")
 def _assume_in_range(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``assume_in_range(value, base, low, high)``: a hint, checked in debug mode."""

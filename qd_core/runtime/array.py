@@ -138,6 +138,14 @@ class Ndarray:
         if runtime is not None and not runtime.closed and hasattr(self, "_buffer") and not self._buffer.freed:
             runtime.device.free(self._buffer, after=runtime.device.default_stream)
 
+    def has_grad(self) -> bool:
+        """Whether there is memory for gradients."""
+        return self.grad is not None
+
+    def has_dual(self) -> bool:
+        """Whether there is memory for tangents."""
+        return self.dual is not None
+
     def make_dual(self) -> Ndarray:
         """Allocate ``dual``, where forward mode keeps the derivative of this array, unless there is one."""
         self._check()

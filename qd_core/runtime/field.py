@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from qd_core.frontend.signature import ArrayArg
 from qd_core.runtime.array import HEADER_DUAL, HEADER_GRAD, HEADER_KEY, HEADER_SHAPE, Ndarray
 from qd_core.runtime.context import current
 from qd_core.runtime.tree import Layout, SNode, default_tree
+
+if TYPE_CHECKING:
+    from qd_core.runtime.component import ComponentField
 
 __all__ = ["Field", "FieldStorage", "MatrixField", "ScalarField", "allocate", "place_with_shape"]
 
@@ -481,6 +484,12 @@ class MatrixField(Field):
     def ndim(self) -> int:
         """Axes of an element: 1 for vectors, 2 for matrices."""
         return len(self.element_shape)
+
+    def get_scalar_field(self, *indices: int) -> ComponentField:
+        """Return the component ``indices`` of every element: read and written as a field in Python scope."""
+        from qd_core.runtime.component import ComponentField
+
+        return ComponentField(self, indices)
 
 
 def place_with_shape(fields: Sequence[Field], shape: Any, order: str | None, offset: Any) -> None:

@@ -116,6 +116,14 @@ class StructField:
         """Struct field of the gradients; a member without one is None in it."""
         return StructField(self.type, {k: m.grad for k, m in self.members.items() if m.grad is not None})
 
+    def has_grad(self) -> bool:
+        """Whether a member has memory for gradients."""
+        return any(field.has_grad() for field in self.leaves())
+
+    def has_dual(self) -> bool:
+        """Whether a member has memory for tangents."""
+        return any(field.has_dual() for field in self.leaves())
+
     def get_member_field(self, name: str) -> Any:
         """Return the field of one member."""
         return self.members[name]

@@ -30,10 +30,15 @@ from qd_core.runtime.context import Runtime, current
 if TYPE_CHECKING:
     from qd_core.runtime.field import Field
 
-__all__ = ["AXES", "Axis", "FieldTree", "FieldsBuilder", "Layout", "SNode", "axis_set", "default_tree"]
+__all__ = ["AXES", "Axis", "FieldTree", "FieldsBuilder", "Layout", "SNode", "axes", "axis_set", "default_tree"]
 
 AXES = "ijkl"
 MAX_AXES = 12
+
+
+def axes(*numbers: int) -> list[Axis]:
+    """Return axes by their numbers: ``qd.axes(0, 1)`` is ``qd.ij``."""
+    return [Axis(n) for n in numbers]
 
 
 @dataclass(frozen=True, slots=True, order=True)
