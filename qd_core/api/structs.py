@@ -10,6 +10,7 @@ from typing import Any
 from qd_core.errors import QuadrantsTypeError
 from qd_core.frontend.annotations import PYTHON_SCOPE, MatrixType, StructType, as_dtype
 from qd_core.frontend.functions import Func
+from qd_core.frontend.lower import kernel_meaning
 from qd_core.frontend.members import evaluated
 from qd_core.runtime.struct import StructField, member_type
 
@@ -195,3 +196,4 @@ def data_oriented(cls: Any = None, /, *, stable_members: bool = False, template_
 
 
 PYTHON_SCOPE["struct"] = _construct
+kernel_meaning("Struct")(Struct)

@@ -55,7 +55,7 @@ def _compare_and_swap(ctx: Lowering, node: ast.Call, args: list[Any], kwargs: di
     """``qd.atomic_cas(place, expected, desired)`` on an integer: the old value."""
     exactly(ctx, node, "atomic_cas", args, kwargs, 3)
     place = _place_of(ctx, node, "cas")
-    if isinstance(place, ElementPlace) and not place.shape and place.swizzle is None and not place.part:
+    if isinstance(place, ElementPlace) and not place.shape and place.selected is None and not place.part:
         dtype = _integer(ctx, place.array.dtype, node)
         expected, desired = (cast(ctx, v, dtype, node) for v in args[1:])
         return compare_and_swap(ctx, place.array, place.indices, expected, desired, node)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from qd_core import dtypes as dt
@@ -13,9 +15,83 @@ from qd_core.frontend.context import Lowering
 from qd_core.frontend.values import MatrixValue, describe, is_constant_matrix, is_number, is_runtime, static_int
 from qd_core.ir.nodes import Value
 
-__all__ = ["Index", "component_get", "component_set", "item_of", "list_index", "matrix_index", "spread"]
+__all__ = [
+    "Index",
+    "Selection",
+    "component_get",
+    "component_set",
+    "item_of",
+    "list_index",
+    "matrix_index",
+    "selection_get",
+    "selection_of",
+    "selection_set",
+    "spread",
+]
 
 Index = int | Value
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Some components: an index tuple each, and the shape that they make together."""
+
+    indices: tuple[tuple[Index, ...], ...]
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def swizzle(positions: Sequence[int]) -> Selection:
+        """Components of a vector by position."""
+        return Selection(tuple((k,) for k in positions), (len(positions),))
+
+
+def selection_of(ctx: Lowering, shape: tuple[int, ...], raw: Any, node: ast.AST) -> Selection | None:
+    """Return what an index with slices selects of a vector or matrix; None for an index without slices."""
+    parts: tuple[Any, ...] = tuple(raw) if isinstance(raw, (tuple, list)) else (raw,)
+    if not any(isinstance(p, slice) for p in parts):
+        return None
+    if len(parts) > len(shape):
+        ctx.error(QuadrantsIndexError, f"a value of shape {shape} is indexed with {len(parts)} indices", node)
+    axes: list[Sequence[Index]] = []
+    wanted: list[int] = []
+    for extent, part in zip(shape, (*parts, *[slice(None)] * (len(shape) - len(parts))), strict=True):
+        if isinstance(part, slice):
+            axes.append(_places(ctx, extent, part, node))
+            wanted.append(len(axes[-1]))
+        else:
+            axes.append((_matrix_axis(ctx, extent, part, node),))
+    return Selection(tuple(product(*axes)), tuple(wanted))
+
+
+def _places(ctx: Lowering, extent: int, part: slice, node: ast.AST) -> range:
+    bounds = [None if b is None else static_int(b) for b in (part.start, part.stop, part.step)]
+    if any(
+        b is None and given is not None for b, given in zip(bounds, (part.start, part.stop, part.step), strict=True)
+    ):
+        ctx.type_error(
+            "the bounds of a slice are only known at run time",
+            node,
+            why="the shape of a vector or matrix is fixed at compile time",
+            hint="use constants or qd.static loop variables, or write a loop over the components",
+        )
+    if bounds[2] == 0:
+        ctx.error(QuadrantsIndexError, "the step of a slice is 0", node)
+    places = range(extent)[slice(*bounds)]
+    if not places:
+        ctx.error(QuadrantsIndexError, f"a slice selects nothing of an axis of {extent}", node)
+    return places
+
+
+def selection_get(ctx: Lowering, value: MatrixValue, selection: Selection) -> MatrixValue:
+    """Selected components."""
+    return MatrixValue(selection.shape, [component_get(ctx, value, i) for i in selection.indices], value.dtype)
+
+
+def selection_set(ctx: Lowering, value: MatrixValue, selection: Selection, new: Any, node: ast.AST) -> MatrixValue:
+    """Copy of a matrix with selected components replaced."""
+    for index, item in zip(selection.indices, spread(ctx, new, len(selection.indices), node), strict=True):
+        value = component_set(ctx, value, index, item, node)
+    return value
 
 
 def spread(ctx: Lowering, value: Any, count: int, node: ast.AST) -> Sequence[Any]:
@@ -41,8 +117,6 @@ def matrix_index(ctx: Lowering, shape: tuple[int, ...], raw: Any, node: ast.AST)
 
 
 def _matrix_axis(ctx: Lowering, extent: int, raw: Any, node: ast.AST) -> Index:
-    if isinstance(raw, slice):
-        ctx.syntax_error("slices are not supported in kernels", node, hint="name the components, as in `v.xy`")
     known = static_int(raw)
     index = raw if known is not None else as_scalar(ctx, raw, node)
     if known is None and index.type.is_real:
@@ -96,6 +170,9 @@ def list_index(ctx: Lowering, value: Sequence[Any], raw: Any, node: ast.AST) -> 
 def item_of(ctx: Lowering, value: Any, index: Any, node: ast.AST) -> Any:
     """Return ``value[index]`` for anything but an array in memory."""
     if isinstance(value, MatrixValue):
+        selection = selection_of(ctx, value.shape, index, node)
+        if selection is not None:
+            return selection_get(ctx, value, selection)
         return component_get(ctx, value, matrix_index(ctx, value.shape, index, node))
     if isinstance(value, (list, tuple)):
         if isinstance(index, slice):

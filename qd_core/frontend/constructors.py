@@ -205,7 +205,22 @@ def _cols(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any])
     return transpose(as_matrix(ctx, args[0], node))
 
 
+def _struct_of(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> StructValue:
+    """``qd.Struct(a=..., b=...)`` or ``qd.Struct({"a": ...})``: members of the types of their values."""
+    if len(args) > 1 or (args and not isinstance(args[0], dict)):
+        ctx.type_error("qd.Struct takes its members by name, or a dict of them", node)
+    members = {**(args[0] if args else {}), **kwargs}
+    return StructValue({name: _member_value(ctx, v, node) for name, v in members.items()})
+
+
+def _member_value(ctx: Lowering, value: Any, node: ast.AST) -> Any:
+    if isinstance(value, dict):
+        return _struct_of(ctx, node, [value], {})
+    return value if isinstance(value, StructValue) else _member_constant(ctx, value, node)
+
+
 INTRINSIC_CONSTRUCTORS: dict[str, Any] = {
+    "Struct": _struct_of,
     "Vector": _vector, "Matrix": _matrix_constructor, "Vector.zero": _make(1, "zero"), "Vector.one": _make(1, "one"),
     "Vector.unit": _unit, "Matrix.zero": _make(2, "zero"), "Matrix.one": _make(2, "one"),
     "Matrix.identity": _make(2, "identity"), "Matrix.diag": _diag, "Matrix.rows": _rows, "Matrix.cols": _cols,

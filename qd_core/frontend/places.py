@@ -8,13 +8,26 @@ Resolving a place evaluates indices once and reads nothing.
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from typing import Any
 
 from qd_core import dtypes as dt
 from qd_core.frontend.arithmetic import as_matrix, as_scalar, cast, converted, to_runtime
 from qd_core.frontend.arrays import atomic_element, load_element, resolve_indices, store_element
 from qd_core.frontend.attributes import attribute_of, swizzle_of
-from qd_core.frontend.components import component_get, component_set, item_of, list_index, matrix_index, spread
+from qd_core.frontend.components import (
+    Index,
+    Selection,
+    component_get,
+    component_set,
+    item_of,
+    list_index,
+    matrix_index,
+    selection_get,
+    selection_of,
+    selection_set,
+    spread,
+)
 from qd_core.frontend.constructors import struct_constant
 from qd_core.frontend.context import Lowering, Racy
 from qd_core.frontend.reductions import Accumulator
@@ -115,7 +128,8 @@ class NamePlace:
         if isinstance(value, MatrixValue):
             chosen = swizzle_of(value.shape, name)
             if chosen is not None:
-                return NamePlace(self.name, (*self.steps, ("swizzle", chosen)))
+                step = ("component", chosen) if len(chosen) == 1 else ("selection", Selection.swizzle(chosen))
+                return NamePlace(self.name, (*self.steps, step))
         if isinstance(value, StructValue) and name in value.members:
             return NamePlace(self.name, (*self.steps, ("member", name)))
         return Known(attribute_of(ctx, value, name, node))
@@ -126,6 +140,9 @@ class NamePlace:
         if isinstance(value, ArrayRef):
             return Known(value).item(ctx, index, node)
         if isinstance(value, MatrixValue):
+            selection = selection_of(ctx, value.shape, index, node)
+            if selection is not None:
+                return NamePlace(self.name, (*self.steps, ("selection", selection)))
             return NamePlace(self.name, (*self.steps, ("component", matrix_index(ctx, value.shape, index, node))))
         if isinstance(value, (list, tuple)):
             return NamePlace(self.name, (*self.steps, ("list", list_index(ctx, value, index, node))))
@@ -133,68 +150,71 @@ class NamePlace:
 
 
 class ElementPlace:
-    """An array element, or the component (row) ``part`` or the components ``swizzle`` of it."""
+    """An array element, or the component (row) ``part`` of it, or the components of that which are ``selected``."""
 
-    __slots__ = ("array", "indices", "part", "swizzle")
+    __slots__ = ("array", "indices", "part", "selected")
 
     def __init__(
         self,
         array: ArrayRef,
         indices: tuple[Value, ...],
         part: tuple[Value, ...] = (),
-        swizzle: tuple[int, ...] | None = None,
+        selected: Selection | None = None,
     ) -> None:
-        self.array, self.indices, self.part, self.swizzle = array, indices, part, swizzle
+        self.array, self.indices, self.part, self.selected = array, indices, part, selected
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the place, apart from a swizzle."""
+        """Shape of the place, apart from a selection."""
         return self.array.element_shape[len(self.part) :]
 
     def _parts(self, ctx: Lowering) -> list[ElementPlace]:
-        assert self.swizzle is not None
-        return [
-            ElementPlace(self.array, self.indices, (*self.part, ctx.builder.const(dt.i32, k))) for k in self.swizzle
-        ]
+        assert self.selected is not None
+        return [self._component(ctx, index) for index in self.selected.indices]
+
+    def _component(self, ctx: Lowering, index: Sequence[Index]) -> ElementPlace:
+        constants = (ctx.builder.const(dt.i32, c) if isinstance(c, int) else c for c in index)
+        return ElementPlace(self.array, self.indices, (*self.part, *constants))
 
     def get(self, ctx: Lowering, node: ast.AST) -> Any:
         """Load."""
-        if self.swizzle is None:
+        if self.selected is None:
             return load_element(ctx, self.array, self.indices, node, self.part, self.shape)
-        return MatrixValue((len(self.swizzle),), [p.get(ctx, node) for p in self._parts(ctx)], self.array.dtype)
+        return MatrixValue(self.selected.shape, [p.get(ctx, node) for p in self._parts(ctx)], self.array.dtype)
 
     def set(self, ctx: Lowering, value: Any, node: ast.AST) -> None:
         """Store."""
-        if self.swizzle is None:
+        if self.selected is None:
             store_element(ctx, self.array, self.indices, value, node, self.part, self.shape)
             return
-        for place, item in zip(self._parts(ctx), spread(ctx, value, len(self.swizzle), node), strict=True):
+        for place, item in zip(self._parts(ctx), spread(ctx, value, len(self.selected.indices), node), strict=True):
             place.set(ctx, item, node)
 
     def atomic(self, ctx: Lowering, kind: str, value: Any, node: ast.AST) -> Any:
         """Combine ``value`` into it atomically; return the old value."""
-        if self.swizzle is None:
+        if self.selected is None:
             return atomic_element(ctx, kind, self.array, self.indices, value, node, self.part, self.shape)
-        items = spread(ctx, value, len(self.swizzle), node)
+        items = spread(ctx, value, len(self.selected.indices), node)
         old = [p.atomic(ctx, kind, v, node) for p, v in zip(self._parts(ctx), items, strict=True)]
-        return MatrixValue((len(old),), old, self.array.dtype)
+        return MatrixValue(self.selected.shape, old, self.array.dtype)
 
     def member(self, ctx: Lowering, name: str, node: ast.AST) -> Place:
         """Components by name; otherwise the attribute of the loaded value."""
-        chosen = swizzle_of(self.shape, name) if self.shape and self.swizzle is None else None
+        chosen = swizzle_of(self.shape, name) if self.shape and self.selected is None else None
         if chosen is None:
             return Known(attribute_of(ctx, self.get(ctx, node), name, node))
         if len(chosen) == 1:
-            return ElementPlace(self.array, self.indices, (*self.part, ctx.builder.const(dt.i32, chosen[0])))
-        return ElementPlace(self.array, self.indices, self.part, chosen)
+            return self._component(ctx, chosen)
+        return ElementPlace(self.array, self.indices, self.part, Selection.swizzle(chosen))
 
     def item(self, ctx: Lowering, index: Any, node: ast.AST) -> Place:
         """Component of the element."""
-        if self.swizzle is not None or not self.shape:
+        if self.selected is not None or not self.shape:
             return Known(item_of(ctx, self.get(ctx, node), index, node))
-        chosen = matrix_index(ctx, self.shape, index, node)
-        constants = (ctx.builder.const(dt.i32, c) if isinstance(c, int) else c for c in chosen)
-        return ElementPlace(self.array, self.indices, (*self.part, *constants))
+        selection = selection_of(ctx, self.shape, index, node)
+        if selection is not None:
+            return ElementPlace(self.array, self.indices, self.part, selection)
+        return self._component(ctx, matrix_index(ctx, self.shape, index, node))
 
 
 Place = Known | NamePlace | ElementPlace | StructPlace
@@ -223,9 +243,8 @@ def _step_get(ctx: Lowering, value: Any, step: Step, node: ast.AST) -> Any:
     kind, which = step
     if kind == "component":
         return component_get(ctx, value, which)
-    if kind == "swizzle":
-        items = [value.items[k] for k in which]
-        return items[0] if len(items) == 1 else MatrixValue((len(items),), items, value.dtype)
+    if kind == "selection":
+        return selection_get(ctx, value, which)
     return value.members[which] if kind == "member" else value[which]
 
 
@@ -238,11 +257,8 @@ def _step_set(ctx: Lowering, value: Any, steps: tuple[Step, ...], new: Any, node
         new = _step_set(ctx, _step_get(ctx, value, steps[0], node), rest, new, node)
     if kind == "component":
         return component_set(ctx, value, which, new, node)
-    if kind == "swizzle":
-        items = list(value.items)
-        for k, v in zip(which, spread(ctx, new, len(which), node), strict=True):
-            items[k] = converted(ctx, v, value.dtype, node)
-        return MatrixValue(value.shape, items, value.dtype)
+    if kind == "selection":
+        return selection_set(ctx, value, which, new, node)
     if kind == "member":
         return value.replace(which, convert_like(ctx, value.members[which], new, node))
     items = list(value)
