@@ -6,12 +6,14 @@ results, in f32: so the one tolerance rule (`qd_core.testing.tolerance`) knows t
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
+from ctypes import c_byte
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from qd_core import dtypes as dt
 from qd_core.backend.contract import CompileOptions
@@ -39,31 +41,42 @@ EXACT = CompileOptions(fast_math=False)
 def clone(arguments: Arguments, types: Mapping[DType, DType] | None = None) -> dict[str, Any]:
     """Copy arguments, in other real types where ``types`` says so; arrays that share memory share it in the copy."""
     mapping = {a.numpy: b.numpy for a, b in (types or {}).items()}
-    roots: dict[tuple[int, int], Array] = {}
-    return {path: _clone(value, mapping, roots) for path, value in arguments.items()}
+    blocks = _blocks([v for v in arguments.values() if isinstance(v, np.ndarray) and v.size])
+    copies: dict[int, Array] = {}
+    result: dict[str, Any] = {}
+    for path, value in arguments.items():
+        if not isinstance(value, np.ndarray):
+            result[path] = value
+        elif not value.size:
+            result[path] = np.empty(value.shape, mapping.get(value.dtype, value.dtype))
+        else:
+            low = byte_bounds(value)[0]
+            start, flat = next((s, a) for s, a in reversed(blocks[value.dtype]) if s <= low)
+            if start not in copies:
+                with np.errstate(all="ignore"):
+                    copies[start] = flat.astype(mapping.get(value.dtype, value.dtype))
+            copy = copies[start]
+            ratio = copy.itemsize / value.itemsize
+            offset = int((value.ctypes.data - start) * ratio)
+            steps = tuple(int(s * ratio) for s in value.strides)
+            result[path] = np.ndarray(value.shape, copy.dtype, copy.data, offset, steps)
+    return result
 
 
-def _clone(value: Any, mapping: Mapping[Any, Any], roots: dict[tuple[int, int], Array]) -> Any:
-    if not isinstance(value, np.ndarray):
-        return value
-    root = _root(value)
-    place = (root.ctypes.data, root.nbytes)
-    copy = roots.get(place)
-    if copy is None:
-        with np.errstate(all="ignore"):
-            copy = roots[place] = np.array(root, mapping.get(root.dtype, root.dtype), order="K", copy=True)
-    ratio = copy.itemsize / root.itemsize
-    offset = int((value.ctypes.data - root.ctypes.data) * ratio)
-    steps = tuple(int(s * ratio) for s in value.strides)
-    if not value.size:
-        return np.empty(value.shape, copy.dtype)
-    return np.ndarray(value.shape, copy.dtype, copy.reshape(-1, order="A").data, offset, steps)
-
-
-def _root(array: Array) -> Array:
-    while isinstance(array.base, np.ndarray) and array.base.dtype == array.dtype:
-        array = array.base
-    return array
+def _blocks(arrays: Iterable[Array]) -> dict[np.dtype[Any], list[tuple[int, Array]]]:
+    """By type: the runs of memory that the arrays cover, as (first byte, flat array) in order of their addresses."""
+    spans: dict[np.dtype[Any], list[list[int]]] = {}
+    for array in sorted(arrays, key=byte_bounds):
+        low, high = byte_bounds(array)
+        runs = spans.setdefault(array.dtype, [])
+        if runs and low < runs[-1][1]:
+            runs[-1][1] = max(runs[-1][1], high)
+        else:
+            runs.append([low, high])
+    return {
+        dtype: [(low, np.frombuffer((c_byte * (high - low)).from_address(low), dtype)) for low, high in runs]
+        for dtype, runs in spans.items()
+    }
 
 
 @dataclass(slots=True)
