@@ -68,6 +68,7 @@ def sym_eig(A: Any, dt: Any = None) -> Any:
     (vector, matrix)
         Eigenvalues ``(n,)`` and orthonormal eigenvectors ``(n, n)``; a product of rotations.
     """
+    qd.static_assert(A.n == A.m and A.n <= 6, "sym_eig takes symmetric matrices of at most 6 x 6.")
     m = A if qd.static(dt is None) else qd.cast(A, dt)
     a, v = _columns(m), _unit_vectors(m)
     qd.loop_config(serialize=True)
@@ -122,6 +123,7 @@ def svd(A: Any, dt: Any = None) -> Any:
         U, S, V with ``A = U @ S @ V.transpose()``. U and V are rotations; S is diagonal, entries in descending order
         of magnitude, of which the last is negative where the determinant is.
     """
+    qd.static_assert(A.n == A.m and 2 <= A.n <= 3, "SVD only supports 2D and 3D matrices.")
     m = A if qd.static(dt is None) else qd.cast(A, dt)
     b, v = _columns(m), _unit_vectors(m)
     qd.loop_config(serialize=True)
@@ -161,6 +163,7 @@ def polar_decompose(A: Any, dt: Any = None) -> Any:
 
     P is positive semidefinite where the determinant of A is not negative; U is always a rotation.
     """
+    qd.static_assert(A.n == A.m and 2 <= A.n <= 3, "Polar decomposition only supports 2D and 3D matrices.")
     u, sigma, v = svd(A, dt)
     return u @ v.transpose(), v @ sigma @ v.transpose()
 
@@ -178,6 +181,7 @@ def solve(A: Any, b: Any, dt: Any = None) -> Any:
     """Solution x of ``A @ x = b`` for a small matrix, by Gaussian elimination with partial pivoting."""
     m = A if qd.static(dt is None) else qd.cast(A, dt)
     x = b if qd.static(dt is None) else qd.cast(b, dt)
+    qd.static_assert(A.n == A.m and A.n == len(b), "solve takes a square matrix and a vector of as many components.")
     rows = _columns(m.transpose())
     for k in qd.static(range(m.n)):
         for i in qd.static(range(k + 1, m.n)):

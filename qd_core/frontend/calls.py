@@ -70,6 +70,10 @@ def _attribute_call(ctx: Lowering, node: ast.Call, func: ast.Attribute) -> Any:
             node,
             hint="lists are fixed once they are made",
         )
+    if isinstance(base, str) and func.attr == "format":
+        from qd_core.frontend.text import format_text
+
+        return format_text(ctx, node, base, *arguments(ctx, node))
     if isinstance(base, (ObjectRef, StructRef)):
         from qd_core.frontend.attributes import attribute_of
 
@@ -90,9 +94,13 @@ def arguments(ctx: Lowering, node: ast.Call) -> tuple[list[Any], dict[str, Any]]
             args.append(ctx.expr(a))
     kwargs: dict[str, Any] = {}
     for k in node.keywords:
-        if k.arg is None:
-            ctx.syntax_error("`**` arguments are not supported in kernels", node)
-        kwargs[k.arg] = ctx.expr(k.value)
+        value = ctx.expr(k.value)
+        if k.arg is not None:
+            kwargs[k.arg] = value
+        elif isinstance(value, dict):
+            kwargs.update(value)
+        else:
+            ctx.type_error("`**` needs a dict that is known at compile time", node)
     return args, kwargs
 
 

@@ -36,7 +36,7 @@ def _range(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]
         return ctx.compile_time(lambda: range(*(k for k in known if k is not None)), node, "range(...)")
     if kwargs or not 1 <= len(args) <= 2:
         ctx.syntax_error(
-            f"range takes 1 or 2 arguments in kernels, got {len(args)}",
+            f"Range should have 1 or 2 arguments, found {len(args)}",
             node,
             hint="compute the variable from a counter, or use qd.static(range(...))",
         )

@@ -171,6 +171,7 @@ class Lowering:
         self.runtime_depth = 0
         self.parallel_depth = 0
         self.loop_config: dict[str, Any] = {}
+        self.statement_region = self.body
         self.warnings: list[tuple[str, Span]] = []
         self.counter = 0
 
@@ -188,7 +189,9 @@ class Lowering:
         if rule is None:
             self.unsupported(node)
         self.at(node)
+        outer, self.statement_region = self.statement_region, self.builder.region
         rule(self, node)
+        self.statement_region = outer
 
     def at(self, node: ast.AST) -> None:
         """Give new IR nodes the place of ``node``."""
@@ -378,7 +381,7 @@ class Lowering:
         """Refuse syntax that is not part of the language."""
         name = type(node).__name__
         self.syntax_error(
-            f"Unsupported node {name!r}",
+            f'Unsupported node "{name}"',
             node,
             why="this Python construct is not part of the kernel language",
             hint=_REMEDIES.get(name, ""),
@@ -456,13 +459,13 @@ _REMEDIES = {
     "Delete": "variables end with their block",
     "Global": "pass a field or an array and write an element of it",
     "Nonlocal": "pass a field or an array and write an element of it",
+    "Constant": "only numbers, truth values, text and None are literals of kernels",
+    "Starred": "unpack by index, or pass the items one by one",
     "Set": "use a list or tuple",
     "SetComp": "use a list comprehension",
-    "DictComp": "use a list comprehension",
     "GeneratorExp": "use a list comprehension",
     "FunctionDef": "define a `@qd.func` outside the kernel",
     "ClassDef": "define classes outside the kernel",
-    "NamedExpr": "assign on a line of its own",
     "Match": "use `if` and `elif`",
     "Yield": "store results in an array",
     "Await": "kernels are not asynchronous",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from qd_core import dtypes as dt
@@ -68,9 +68,23 @@ def _elements(ctx: Lowering, nodes: Iterable[ast.expr]) -> list[Any]:
 
 @expression(ast.Dict)
 def _dict(ctx: Lowering, node: ast.Dict) -> dict[Any, Any]:
-    if any(k is None for k in node.keys):
-        ctx.syntax_error("`**` in a dict is not supported", node)
-    return {ctx.expr(k): ctx.expr(v) for k, v in zip(node.keys, node.values, strict=True) if k is not None}
+    made: dict[Any, Any] = {}
+    for key, item in zip(node.keys, node.values, strict=True):
+        value = ctx.expr(item)
+        if key is not None:
+            made[_dict_key(ctx, key)] = value
+        elif isinstance(value, dict):
+            made.update(value)
+        else:
+            ctx.type_error(f"`**` needs a dict, got {describe(value)}", item)
+    return made
+
+
+def _dict_key(ctx: Lowering, node: ast.expr) -> Any:
+    key = ctx.expr(node)
+    if is_runtime(key):
+        ctx.type_error("the key of a dict must be known at compile time", node, hint="dicts exist at compile time only")
+    return key
 
 
 @expression(ast.Slice)
@@ -92,6 +106,10 @@ def _binop(ctx: Lowering, node: ast.BinOp) -> Any:
 
 
 def _operation(ctx: Lowering, node: ast.BinOp, left: Any, right: Any) -> Any:
+    if isinstance(left, str) and node.op.__class__ is ast.Mod:
+        from qd_core.frontend.text import percent
+
+        return percent(ctx, node, left, right)
     if node.op.__class__ is ast.MatMult:
         from qd_core.frontend.matrices import matmul
 
@@ -368,20 +386,27 @@ def iterate(ctx: Lowering, value: Any, node: ast.AST) -> list[Any]:
 @expression(ast.ListComp)
 def _listcomp(ctx: Lowering, node: ast.ListComp) -> list[Any]:
     out: list[Any] = []
-    _generate(ctx, node, 0, out)
+    _generate(ctx, node.generators, lambda: out.append(ctx.expr(node.elt)))
     return out
 
 
-def _generate(ctx: Lowering, node: ast.ListComp, depth: int, out: list[Any]) -> None:
-    if depth == len(node.generators):
-        out.append(ctx.expr(node.elt))
+@expression(ast.DictComp)
+def _dictcomp(ctx: Lowering, node: ast.DictComp) -> dict[Any, Any]:
+    out: dict[Any, Any] = {}
+    _generate(ctx, node.generators, lambda: out.update({_dict_key(ctx, node.key): ctx.expr(node.value)}))
+    return out
+
+
+def _generate(ctx: Lowering, generators: Sequence[ast.comprehension], add: Callable[[], None]) -> None:
+    if not generators:
+        add()
         return
-    generator = node.generators[depth]
+    generator = generators[0]
     for item in iterate(ctx, ctx.expr(generator.iter), generator.iter):
         ctx.scope.push()
         _declare(ctx, generator.target, item)
         if all(_static_truth(ctx, test) for test in generator.ifs):
-            _generate(ctx, node, depth + 1, out)
+            _generate(ctx, generators[1:], add)
         ctx.scope.pop()
 
 
@@ -400,6 +425,20 @@ def _static_truth(ctx: Lowering, test: ast.expr) -> bool:
     if is_runtime(value):
         ctx.type_error("the condition of a comprehension must be known at compile time", test)
     return bool(value)
+
+
+@expression(ast.NamedExpr)
+def _named(ctx: Lowering, node: ast.NamedExpr) -> Any:
+    """``(name := value)``, where it is surely evaluated."""
+    if ctx.builder.region is not ctx.statement_region:
+        ctx.syntax_error(
+            "an assignment expression stands where it may be evaluated never, or more than once",
+            node,
+            why="it is part of a condition of `while`, of `and` and `or`, or of a choice",
+            hint="assign on a line of its own",
+        )
+    assign(ctx, node.target, ctx.expr(node.value), node)
+    return ctx.lookup(node.target)
 
 
 @expression(ast.JoinedStr)

@@ -15,6 +15,7 @@ from qd_core.frontend.context import Lowering, Racy, statement
 from qd_core.frontend.expressions import iterate
 from qd_core.frontend.reductions import Reductions
 from qd_core.frontend.returns import GO, LIVE, RESULT, RUN, leaves_loop, may_leave, settle_loop
+from qd_core.frontend.scope import MISSING
 from qd_core.frontend.signature import ArrayArg
 from qd_core.frontend.statements import block, conditional
 from qd_core.frontend.values import (
@@ -177,7 +178,19 @@ def _bind(ctx: Lowering, node: ast.For, indices: list[Value], single: bool, grou
 def _declare(ctx: Lowering, target: ast.expr, value: Any) -> None:
     if not isinstance(target, ast.Name):
         ctx.syntax_error("a loop variable must be a name", target)
+    _need_new(ctx, target)
     ctx.scope.declare(target.id, value, readonly=f"Loop variable {target.id!r} cannot be assigned")
+
+
+def _need_new(ctx: Lowering, target: ast.Name) -> None:
+    """Refuse to hide a variable: in Python the loop would change it."""
+    if target.id != "_" and ctx.scope.get(target.id) is not MISSING:
+        ctx.syntax_error(
+            f'Variable "{target.id}" is already declared in the outer scope and cannot be used as loop variable',
+            target,
+            why="after the loop it would not have the value that Python gives it",
+            hint="give the loop variable another name",
+        )
 
 
 def _names(node: ast.For, axes: int) -> list[str]:
@@ -509,6 +522,7 @@ def _remaining(ctx: Lowering, node: _Unrolled) -> None:
 
 def _declare_static(ctx: Lowering, target: ast.expr, item: Any, node: ast.For) -> None:
     if isinstance(target, ast.Name):
+        _need_new(ctx, target)
         ctx.scope.declare(target.id, item, readonly=f"Loop variable {target.id!r} cannot be assigned")
         return
     if not isinstance(target, (ast.Tuple, ast.List)):

@@ -87,7 +87,7 @@ def lower_kernel(
     for parameter, kind in zip(info.parameters, arg_types, strict=True):
         value = ctx.argument(parameter.name, kind)
         ctx.scope.declare(
-            parameter.name, value, readonly=f"Kernel argument {parameter.name!r} is immutable in the kernel"
+            parameter.name, value, readonly=f'Kernel argument "{parameter.name}" is immutable in the kernel'
         )
     ctx.scope.push()  # so that locals may hide nothing but end with the kernel
     with nesting_limited(info, lambda: ctx.builder.span):

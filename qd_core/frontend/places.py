@@ -380,6 +380,9 @@ def _assign_tuple(ctx: Lowering, target: ast.Tuple | ast.List, value: Any, node:
         value = tuple(value.items) if len(value.shape) == 1 else tuple(value.row(i) for i in range(value.shape[0]))
     if not isinstance(value, (list, tuple)):
         ctx.type_error(f"cannot unpack {describe(value)}", node)
+    starred = next((e for e in target.elts if isinstance(e, ast.Starred)), None)
+    if starred is not None:
+        ctx.unsupported(starred)
     if len(value) != len(target.elts):
         ctx.type_error(f"cannot unpack {len(value)} values into {len(target.elts)} targets", node)
     for element, item in zip(target.elts, value, strict=True):

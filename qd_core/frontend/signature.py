@@ -346,8 +346,8 @@ def _evaluate(info: KernelInfo, name: str, text: str, scope: dict[str, Any]) -> 
     try:
         return eval(text, scope)
     except Exception as cause:
-        raise QuadrantsNameError(
-            f"the annotation {text!r} of {name!r} cannot be evaluated: {type(cause).__name__}: {cause}",
+        raise QuadrantsSyntaxError(
+            f"Invalid type annotation {text!r} of {name!r}: {type(cause).__name__}: {cause}",
             span=_annotation_span(info, name),
             why="with `from __future__ import annotations`, they are text that is evaluated in the function's scope",
             hint="define the name where the function is decorated, or at module level",
