@@ -60,67 +60,74 @@ def test_formatted_text(device, capfd):
         check(5)
 
 
-def refusals():
-    @qd.kernel
-    def shadowed(a: int) -> int:
-        i = 0
-        for i in range(a):
-            pass
-        return i
-
-    @qd.kernel
-    def nested(a: int) -> int:
-        s = 0
-        for i in range(a):
-            for i in qd.static(range(2)):
-                s += i
-        return s
-
-    @qd.kernel
-    def lazily(a: int) -> int:
-        r = 0
-        if a > 0 and (n := a * 2) > 3:
-            r = n
-        return r
-
-    @qd.kernel
-    def in_a_test(a: int) -> int:
-        n = a
-        while (n := n - 1) > 0:
-            pass
-        return n
-
-    @qd.kernel
-    def starred(a: int) -> int:
-        x, *_rest = [1, 2, 3]
-        return x
-
-    @qd.kernel
-    def run_time_key(a: int) -> int:
-        return {a: 1}[1]
-
-    @qd.kernel
-    def missing(a: int) -> int:
-        return {i: i for i in range(3)}[7]
-
-    @qd.kernel
-    def too_few(a: int):
-        print("%d %d" % a)
-
-    declared = "is already declared in the outer scope and cannot be used as loop variable"
-    return [
-        (shadowed, qd.QuadrantsSyntaxError, f'Variable "i" {declared}'),
-        (nested, qd.QuadrantsSyntaxError, f'Variable "i" {declared}'),
-        (lazily, qd.QuadrantsSyntaxError, "assignment expression stands where it may be evaluated never"),
-        (in_a_test, qd.QuadrantsSyntaxError, "assignment expression stands where it may be evaluated never"),
-        (starred, qd.QuadrantsSyntaxError, 'Unsupported node "Starred"'),
-        (run_time_key, qd.QuadrantsTypeError, "key of a dict must be known"),
-        (missing, qd.QuadrantsCompilationError, "KeyError: 7"),
-        (too_few, qd.QuadrantsTypeError, "'%d' in '%d %d' has no value"),
-    ]
+@qd.kernel
+def shadowed(a: int) -> int:
+    i = 0
+    for i in range(a):
+        pass
+    return i
 
 
-@pytest.mark.parametrize(("kernel", "error", "text"), refusals(), ids=lambda v: getattr(v, "__name__", None))
+@qd.kernel
+def nested(a: int) -> int:
+    s = 0
+    for i in range(a):
+        for i in qd.static(range(2)):
+            s += i
+    return s
+
+
+@qd.kernel
+def lazily(a: int) -> int:
+    r = 0
+    if a > 0 and (n := a * 2) > 3:
+        r = n
+    return r
+
+
+@qd.kernel
+def in_a_test(a: int) -> int:
+    n = a
+    while (n := n - 1) > 0:
+        pass
+    return n
+
+
+@qd.kernel
+def starred(a: int) -> int:
+    x, *_rest = [1, 2, 3]
+    return x
+
+
+@qd.kernel
+def run_time_key(a: int) -> int:
+    return {a: 1}[1]
+
+
+@qd.kernel
+def missing(a: int) -> int:
+    return {i: i for i in range(3)}[7]
+
+
+@qd.kernel
+def too_few(a: int):
+    print("%d %d" % a)
+
+
+declared = "is already declared in the outer scope and cannot be used as loop variable"
+REFUSALS = [
+    (shadowed, qd.QuadrantsSyntaxError, f'Variable "i" {declared}'),
+    (nested, qd.QuadrantsSyntaxError, f'Variable "i" {declared}'),
+    (lazily, qd.QuadrantsSyntaxError, "assignment expression stands where it may be evaluated never"),
+    (in_a_test, qd.QuadrantsSyntaxError, "assignment expression stands where it may be evaluated never"),
+    (starred, qd.QuadrantsSyntaxError, 'Unsupported node "Starred"'),
+    (run_time_key, qd.QuadrantsTypeError, "key of a dict must be known"),
+    (missing, qd.QuadrantsCompilationError, "KeyError: 7"),
+    (too_few, qd.QuadrantsTypeError, "'%d' in '%d %d' has no value"),
+]
+
+
+@pytest.mark.parametrize(("kernel", "error", "text"), REFUSALS, ids=lambda v: getattr(v, "__name__", None))
 def test_refusals(device, kernel, error, text):
     with pytest.raises(error) as caught:
         kernel(3)
