@@ -59,7 +59,14 @@ def check_repeatable(structure: Structure, node: Node) -> None:
     """Refuse a root operation with atomic extrema that would not compute the same values if it ran again."""
     inside = [n for n in structure.nodes if n is node or any(o is node for o, _ in structure.chain[structure.home[n]])]
     written = {n.operands[0] for n in inside if n.op.name in ("store", "atomic")}
-    used = {o for n in inside for o in n.operands}
+    used = set[Value]()
+    for n in reversed(inside):
+        owner = structure.owner[structure.home[n]]
+        if n.op.terminator and owner is not None and owner.op.name == "if":
+            # What a branch yields for a result that nobody uses is no use: bounds checks leave such loads.
+            used.update(o for o, r in zip(n.operands, owner.results, strict=True) if r in used)
+        else:
+            used.update(n.operands)
     for n in inside:
         if n in used and n.op.name in ("load", "atomic") and n.operands[0] in written:
             raise NotDifferentiableError(
@@ -90,6 +97,9 @@ class _Forward:
         if self.settling and node.op.writes and not node.regions:
             if is_extremum(node) and node.operands[0] in self.shadows:
                 self.achieved(node)
+            if node.op.name == "atomic":
+                # Nobody uses the old value (`check_repeatable`), but a branch may yield it.
+                copier.mapping[node] = self.b.const(node.type, 0)
             return node.op.name not in ("scratch", "scratch_store")
         if not self.activity.has_code(node):
             return False
