@@ -33,28 +33,17 @@ from qd_core.frontend.signature import (
 )
 from qd_core.passes.draws import RANDOM
 from qd_core.runtime.arguments import ArrayView
+from qd_core.runtime.context import Runtime
 from qd_core.runtime.interop import ArraySource
+from qd_core.runtime.native import MISS, NativeLauncher
 from qd_core.runtime.native_plan import Origin
 
-__all__ = ["MISS", "Route", "make_entry", "miss", "route_of"]
+__all__ = ["Route", "make_entry", "make_leaves", "route_of"]
 
 HOPS = ("grad", "dual")
 
 
-class _Miss:
-    def __repr__(self) -> str:
-        return "MISS"
-
-
-MISS: Any = _Miss()
-"""What the native entry returns where no plan fits its leaves."""
-
 _IDENTICAL = (type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType, type(None), Func)
-
-
-def miss(*_: Any) -> Any:
-    """Stand for the slow path of a native entry that gets leaves."""
-    return MISS
 
 
 @dataclass(slots=True)
@@ -267,25 +256,59 @@ def _template_check(route: Route, variable: str, kind: TemplateArg) -> str | Non
     return f"{_name(route, fingerprint)}({variable}) == {_name(route, key)}"
 
 
-def make_entry(route: Route, count: int, native: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of ``count`` arguments that launches natively where it can, and calls ``other`` elsewhere."""
+def make_entry(
+    route: Route, count: int, launcher: NativeLauncher, runtime: Runtime, other: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return a function of ``count`` arguments that launches natively where it can, and calls ``other`` elsewhere.
+
+    Under a tape, which lets no launch pass unseen, it launches by the kernel's site (`runtime.tape_sites`).
+    """
     arguments = [f"a{k}" for k in range(count)]
     head = ", ".join([*(f"{a}=MISS" for a in arguments), "*rest", "**named"])
-    lines = "".join(f"            {line}\n" for line in route.lines)
+    names = ", ".join([*arguments, ""])
     source = (
         f"def entry({head}):\n"
         "    while not (rest or named):\n"
         "        try:\n"
-        f"{lines}"
-        f"            leaves = ({', '.join([*route.expressions, ''])})\n"
+        f"{_leaf_lines(route, 12)}"
         "        except (AttributeError, LookupError):\n"
         "            break\n"
         "        result = native(*leaves)\n"
+        "        if result is MISS and runtime.recorder is not None and not derivative:\n"
+        f"            result = runtime.recorder.observe(launcher, leaves, ({names}))\n"
         "        if result is MISS:\n"
         "            break\n"
         "        return result\n"
-        f"    return other(*(x for x in ({', '.join([*arguments, ''])}) if x is not MISS), *rest, **named)\n"
+        f"    return other(*(x for x in ({names}) if x is not MISS), *rest, **named)\n"
     )
-    names: dict[str, Any] = {**route.names, "MISS": MISS, "native": native, "other": other}
+    known = {"native": launcher.entry, "launcher": launcher, "derivative": launcher.derivative, "runtime": runtime}
+    return _function(source, {**route.names, **known, "MISS": MISS, "other": other})
+
+
+def make_leaves(route: Route, count: int) -> Callable[[Sequence[Any]], Any]:
+    """Return the function from a call's ``count`` arguments to what the native entry gets; `MISS` elsewhere."""
+    if route.direct:
+        return tuple
+    names = ", ".join([*(f"a{k}" for k in range(count)), ""])
+    source = (
+        "def entry(arguments):\n"
+        f"    ({names}) = arguments\n"
+        "    while True:\n"
+        "        try:\n"
+        f"{_leaf_lines(route, 12)}"
+        "        except (AttributeError, LookupError):\n"
+        "            break\n"
+        "        return leaves\n"
+        "    return MISS\n"
+    )
+    return _function(source, {**route.names, "MISS": MISS})
+
+
+def _leaf_lines(route: Route, indent: int) -> str:
+    lines = [*route.lines, f"leaves = ({', '.join([*route.expressions, ''])})"]
+    return "".join(f"{' ' * indent}{line}\n" for line in lines)
+
+
+def _function(source: str, names: dict[str, Any]) -> Callable[..., Any]:
     exec(compile(source.replace("(, ", "(").replace("(,)", "()"), "<qd entry>", "exec"), names)
     return names["entry"]

@@ -26,12 +26,15 @@ from qd_core.passes.pin import pin_extrema
 from qd_core.passes.unify import unify
 from qd_core.runtime.context import Options, Runtime, current
 from qd_core.runtime.draws import Draws
+from qd_core.runtime.interop import is_array
 from qd_core.runtime.launch import Executable
+from qd_core.runtime.native_spec import MISS, miss
 from qd_core.runtime.results import Results
 from qd_core.runtime.stages import passed
 
 if TYPE_CHECKING:
     from qd_core.runtime.tape import Recorder
+    from qd_core.runtime.tape_sites import Derivative
 
 __all__ = ["Kernel", "kernel"]
 
@@ -106,39 +109,75 @@ class Kernel:
         result = executable.launch(bound.scalars, bound.sources)
         if runtime.tangents or (runtime.recorder is not None and self.mode != REVERSE):
             return result
-        positional = not kwargs and len(args) == len(self.info.parameters)
-        if positional and spec.plans != runtime.plans and executable.launches > 1:
-            spec.plans = runtime.plans
-            self._install(spec, args, bound)
+        if not kwargs and len(args) == len(self.info.parameters):
+            self._plan_later(spec, args, bound)
         return result
+
+    def _plan_later(self, spec: Specialisation, args: Sequence[Any], bound: Bound) -> None:
+        """Install a plan for launches like the one just made, unless it was the first."""
+        plans = spec.executable.runtime.plans
+        if spec.plans != plans and spec.executable.launches > 1:
+            spec.plans = plans
+            self._install(spec, args, bound)
 
     def _record(self, recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Launch under a tape; the derivative is built now, so that what cannot be differentiated is refused here."""
         from qd_core.runtime.tape import Call
+        from qd_core.runtime.tape_sites import nothing, remember
 
-        executable, bound = self._prepare(args, kwargs)
-        key = _draw(executable, bound)
-        call = Call(executable, bound.scalars, bound.sources)
-        if not bound.differentiable:
-            return recorder.launch(call, None, lambda: None)
-        reverse_executable, reverse_bound = self.grad._prepare(args, kwargs, create=False)
-        derivative = Call(reverse_executable, reverse_bound.scalars, reverse_bound.sources)
-        if key is None:
-            return recorder.launch(call, derivative, lambda: self.grad(*args, **kwargs))
-        return recorder.launch(call, derivative, lambda: self.grad._replay(key, args, kwargs))
+        if self._native is not None and not kwargs and len(args) == len(self.info.parameters):
+            result = recorder.observe(self._native, args, args)
+            if result is not MISS:
+                return result
+        spec, bound = self._specialise(args, kwargs)
+        key = _draw(spec.executable, bound)
+        call = Call(spec.executable, bound.scalars, bound.sources)
+        reverse_spec, reverse, backward = None, None, nothing
+        if bound.differentiable:
+            reverse_spec, reverse_bound = self.grad._specialise(args, kwargs, create=False)
+            stream = {} if key is None else {RANDOM: key}
+            reverse = Call(reverse_spec.executable, {**reverse_bound.scalars, **stream}, reverse_bound.sources)
+            backward = reverse.launch
+            if any(f"{path}.grad" not in reverse_bound.sources for path in reverse_bound.differentiable):
+                # A framework makes missing gradients when they are wanted.
+                backward = functools.partial(self.grad._replay, key, args, kwargs)
+        result = recorder.launch(call, reverse, backward)
+        if not kwargs and len(args) == len(self.info.parameters):
+            self._plan_later(spec, args, bound)
+            derivative = None
+            if reverse_spec is not None:
+                derivative = self.grad._derivative(reverse_spec, args, reverse_bound)
+            if spec.executable.plan and (reverse is None or derivative is not None):
+                remember(recorder, spec.executable.plan.leaves(args), call, reverse, derivative)
+        return result
 
-    def _replay(self, key: int, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def _derivative(self, spec: Specialisation, args: Sequence[Any], bound: Bound) -> Derivative | None:
+        """How the native entry makes this reverse launch; None where it cannot."""
+        from qd_core.runtime.tape_sites import Derivative, FixedReverse
+
+        runtime = spec.executable.runtime
+        if spec.plans != runtime.plans:
+            spec.plans = runtime.plans
+            self._install(spec, args, bound)
+        plan = spec.executable.plan
+        if not plan:
+            return None
+        if plan.leaves is tuple:
+            return Derivative(self)
+        return Derivative(FixedReverse(spec.executable, bound.scalars, bound.sources), plan.leaves)
+
+    def _replay(self, key: int | None, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Launch this derivative with the random stream of an earlier launch."""
         executable, bound = self._prepare(args, kwargs)
-        executable.launch({**bound.scalars, RANDOM: key}, bound.sources)
+        executable.launch(bound.scalars if key is None else {**bound.scalars, RANDOM: key}, bound.sources)
 
     def _install(self, spec: Specialisation, args: Sequence[Any], bound: Bound) -> None:
         """Let the native entry do launches like the one just made, where it can."""
-        from qd_core.api.entry import make_entry, miss, route_of
+        from qd_core.api.entry import make_entry, make_leaves, route_of
         from qd_core.runtime.native import NativeLauncher, callable_class, unavailable_reason
         from qd_core.runtime.native_plan import plan_of
 
-        executable = spec.executable
+        executable, count = spec.executable, len(args)
         executable.plan = False
         if unavailable_reason() is not None:
             return
@@ -146,15 +185,21 @@ class Kernel:
         plan = plan_of(executable, route.values, route.origins, route.constants) if route is not None else None
         if plan is None or route is None:
             return
+        runtime = executable.runtime
         if route.direct:
-            executable.plan = self._native_launcher(executable.runtime).install(plan) or False
-            return
-        launcher = NativeLauncher(miss)
-        launcher.derivative = self.mode == REVERSE
-        executable.runtime.launchers.add(launcher)
-        executable.plan = launcher.install(plan) or False
-        self._entry = make_entry(route, len(args), launcher.entry, self._entry or self.launch)
-        self.__class__ = callable_class(Kernel, staticmethod(self._entry))
+            launcher = self._native_launcher(runtime)
+        else:
+            launcher = NativeLauncher(miss)
+            launcher.derivative = self.mode == REVERSE
+            runtime.adopt(launcher)
+        launcher.arrays = tuple(k for k, value in enumerate(route.values) if is_array(value))
+        installed = launcher.install(plan)
+        executable.plan = installed or False
+        if installed is not None:
+            installed.launcher, installed.leaves = launcher, make_leaves(route, count)
+        if not route.direct:
+            self._entry = make_entry(route, count, launcher, runtime, self._entry or self.launch)
+            self.__class__ = callable_class(Kernel, staticmethod(self._entry))
 
     def _native_launcher(self, runtime: Runtime) -> Any:
         """Give this kernel's class the builtin entry as ``__call__``, once."""
@@ -167,7 +212,7 @@ class Kernel:
                 self.__class__ = callable_class(Kernel, launcher.entry)
                 self._native = launcher
         # Plans hold addresses of this runtime's code: they go with it.
-        runtime.launchers.add(self._native)
+        runtime.adopt(self._native)
         return self._native
 
     def _prepare(self, args: Sequence[Any], kwargs: dict[str, Any], *, create: bool = True) -> tuple[Executable, Bound]:
@@ -265,6 +310,7 @@ class Kernel:
             passed("differentiated", function)
         executable = Executable.build(runtime, offload(function), options, results, self.info.span)
         executable.disjoint = function.attrs.get("no_overlap", ())
+        executable.detours = function.attrs.get("detours", ())
         if any(p.path == RANDOM for p in executable.table.params):
             executable.draws = self._drawn(runtime), int(self.mode != REVERSE)
         return executable

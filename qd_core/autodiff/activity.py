@@ -9,14 +9,41 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from qd_core.autodiff.rules import RULES, NotDifferentiable, differentiable
-from qd_core.autodiff.structure import Structure, carried, is_loop, is_temporary, path_of
+from qd_core.autodiff.structure import Structure, carried, indices, is_loop, is_temporary, path_of
 from qd_core.errors import NotDifferentiableError
-from qd_core.ir.nodes import ArrayType, Node, Param, Value
+from qd_core.ir.build import constant_of
+from qd_core.ir.nodes import ArrayType, Node, Param, Role, Value
 from qd_core.passes.pin import is_extremum
 
-__all__ = ["Activity", "analyze"]
+__all__ = ["Activity", "Component", "Detours", "Part", "analyze"]
+
+
+Component = tuple[int, ...] | None
+"""Constant indices of a component in an element; None: they are not constant."""
+Part = tuple[str, Component, int]
+"""Array path, component, line of the first access (0: not known)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detours:
+    """How one launch can lose gradients that a later one wants.
+
+    Attributes
+    ----------
+    stored : tuple of Part
+        Arrays without a gradient that get values which depend on a differentiated array.
+    wanted : tuple of Part
+        Arrays without a gradient of which a differentiated array depends.
+    passed : tuple of (Part, Part)
+        Arrays without a gradient of which others depend.
+    """
+
+    stored: tuple[Part, ...] = ()
+    wanted: tuple[Part, ...] = ()
+    passed: tuple[tuple[Part, Part], ...] = ()
 
 
 class Activity:
@@ -33,12 +60,20 @@ class Activity:
         Array to the array of its gradients (or duals).
     effects : set of Node
         Region operations with something to differentiate inside.
+    detours : Detours
+        Ways past arrays that have no gradient.
     """
 
     def __init__(
-        self, active: set[Value], masked: set[Value], shadows: Mapping[Param, Param], effects: set[Node]
+        self,
+        active: set[Value],
+        masked: set[Value],
+        shadows: Mapping[Param, Param],
+        effects: set[Node],
+        detours: Detours,
     ) -> None:
         self.active, self.masked, self.shadows, self.effects = active, masked, shadows, effects
+        self.detours = detours
 
     def has_code(self, node: Node) -> bool:
         """Whether the node has a counterpart in the transformed function."""
@@ -89,7 +124,8 @@ def analyze(structure: Structure, shadows: Mapping[Param, Param]) -> Activity:
         ],
         backward,
     )
-    return Activity(active, masked & active, shadows, _effects(structure, shadows, active))
+    detours = _detours(structure, shadows, varied, useful, forward)
+    return Activity(active, masked & active, shadows, _effects(structure, shadows, active), detours)
 
 
 def _reads(node: Node, shadows: Mapping[Param, Param]) -> bool:
@@ -150,6 +186,45 @@ def _effects(structure: Structure, shadows: Mapping[Param, Param], active: set[V
         if not node.regions and (node in active or _moves(node, shadows, active)):
             found.update(n for n, _ in structure.chain[structure.home[node]])
     return found
+
+
+def _detours(
+    structure: Structure, shadows: Mapping[Param, Param], varied: set[Value], useful: set[Value], forward: Edges
+) -> Detours:
+    reads: dict[Part, list[Value]] = defaultdict(list)
+    stores: dict[Part, set[Value]] = defaultdict(set)
+    lines: dict[tuple[str, Component], int] = {}
+    for node in structure.nodes:
+        if node.op.name in _ACCESSES and _without_gradient(node.operands[0], shadows):
+            path, component, line = _part(node)
+            part = path, component, lines.setdefault((path, component), line)
+            if node.op.name != "store":
+                reads[part].append(node)
+            if node.op.name != "load":
+                stores[part].add(node.operands[-1])
+    passed: list[tuple[Part, Part]] = []
+    for source, nodes in reads.items() if stores else ():
+        reached = _reach(nodes, forward)
+        passed.extend((source, target) for target, values in stores.items() if not reached.isdisjoint(values))
+    return Detours(
+        tuple(p for p, values in stores.items() if not varied.isdisjoint(values)),
+        tuple(p for p, nodes in reads.items() if not useful.isdisjoint(nodes)),
+        tuple(passed),
+    )
+
+
+def _without_gradient(array: Value, shadows: Mapping[Param, Param]) -> bool:
+    real = isinstance(array, Param) and array.role is Role.DATA and _is_real(array)
+    return real and array not in shadows and not is_temporary(array)
+
+
+def _part(node: Node) -> Part:
+    """What an access touches, as a tape compares it."""
+    array = node.operands[0]
+    assert isinstance(array, Param)
+    constants = [constant_of(i) for i in indices(node)[array.type.ndim :]]
+    component = None if None in constants else tuple(int(c) for c in constants)
+    return array.path, component, node.span.line if node.span is not None else 0
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------

@@ -111,6 +111,8 @@ class _Reverse:
         params = [p for p in self.params if p.role is not Role.ADJOINT or p in used or p in function.params]
         result = Function(f"{function.name}_grad", params, self.body, function.span, dict(function.attrs))
         result.attrs["no_overlap"] = self.conflicts.must_not_overlap(self.demand)
+        detours = self.activity.detours
+        result.attrs["detours"] = detours.stored, detours.wanted, detours.passed
         eliminate_dead(result)
         return result
 

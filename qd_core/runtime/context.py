@@ -68,6 +68,7 @@ class Runtime:
     log: Log | None = None
     recorder: Recorder | None = None
     tangents: int = 0
+    interpreted: int = 0
     cache: ArtifactCache | None = None
     tree: FieldTree | None = None
     plans: int = 0
@@ -79,14 +80,24 @@ class Runtime:
     @contextmanager
     def interpreted_launches(self) -> Generator[None, None, None]:
         """Send every launch through Python for a while: a tape or forward mode wants to see it."""
-        launchers = [launcher for launcher in self.launchers if not launcher.derivative]
-        for launcher in launchers:
-            launcher.suspend()
+        self.interpreted += 1
+        for launcher in list(self.launchers):
+            self.adopt(launcher)
         try:
             yield
         finally:
-            for launcher in launchers:
-                launcher.resume()
+            self.interpreted -= 1
+            for launcher in list(self.launchers):
+                if not self.interpreted:
+                    launcher.resume()
+
+    def adopt(self, launcher: Any) -> None:
+        """Keep a native launcher, which forgets its plans when this closes; it waits while launches go through
+        Python.
+        """
+        self.launchers.add(launcher)
+        if self.interpreted and not launcher.derivative:
+            launcher.suspend()
 
     @contextmanager
     def unrecorded(self) -> Generator[None, None, None]:

@@ -28,9 +28,10 @@ from qd_core.backend.contract import (
 )
 from qd_core.backend.requirements import check_supported
 from qd_core.errors import DeviceFault, LaunchError, Span
-from qd_core.ir.program import Program, Variant
+from qd_core.ir.program import HostExpr, Program, Variant
 from qd_core.ir.rewrite import walk
-from qd_core.runtime.arguments import ArgumentTable, ArrayLeaf, ArrayView, no_overlap
+from qd_core.passes.draws import RANDOM
+from qd_core.runtime.arguments import ArgumentTable, ArrayLeaf, ArrayView, ScalarLeaf, no_overlap
 from qd_core.runtime.array import contiguous_strides
 from qd_core.runtime.cache import artifact_key
 from qd_core.runtime.context import Runtime
@@ -71,6 +72,12 @@ class Executable:
         Launches that went through `launch`.
     plan : InstalledPlan, False or None
         The native entry's plan for such launches; False when it can have none, None when that was not tried.
+    detours : tuple
+        Of a derivative: fields of `autodiff.activity.Detours`.
+    shaping : tuple of str
+        Paths of the scalars on which extents or indices can depend.
+    hulls : dict
+        What a tape learnt of the indices that launches touch, by shapes and those scalars.
     """
 
     runtime: Runtime
@@ -89,6 +96,9 @@ class Executable:
     draws: tuple[Draws, int] | None = None
     launches: int = 0
     plan: Any = None
+    detours: tuple[Any, ...] = ()
+    shaping: tuple[str, ...] = field(init=False)
+    hulls: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
     @staticmethod
     def build(
@@ -106,6 +116,7 @@ class Executable:
             passed(getattr(step, "__name__", "legalized"), program)
         self = Executable(runtime, program, ArgumentTable.of(program), options, returns, span)
         self.guarded = _gains_from_no_overlap(program)
+        self.shaping = _shaping(self.table)
         self.owned = _Owned(runtime)
         for leaf in self.table.arrays:
             self._supply(leaf)
@@ -303,6 +314,18 @@ def _gains_from_no_overlap(program: Program) -> bool:
         return True
     loops = (n for t in program.tasks for n in walk(t.body) if n.op.name in ("for", "while"))
     return any(inner.op.name in ("store", "atomic") for loop in loops for r in loop.regions for inner in walk(r))
+
+
+def _shaping(table: ArgumentTable) -> tuple[str, ...]:
+    """Scalars that are integers, or from which an extent is computed."""
+    bodies = [e.body for e in table.extents if isinstance(e, HostExpr)]
+    used = {o for body in bodies for n in walk(body) for o in n.operands}
+    leaves = zip(table.params, table.leaves, strict=True)
+    return tuple(
+        leaf.path
+        for param, leaf in leaves
+        if isinstance(leaf, ScalarLeaf) and leaf.path != RANDOM and (leaf.dtype.is_integral or param in used)
+    )
 
 
 @dataclass(slots=True)

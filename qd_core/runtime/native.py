@@ -35,6 +35,7 @@ from qd_core.runtime.native_layout import (
     slot_offset,
 )
 from qd_core.runtime.native_spec import (
+    MISS,
     NEVER,
     Argument,
     Axis,
@@ -48,9 +49,11 @@ from qd_core.runtime.native_spec import (
     ScalarArgument,
     Variant,
     WordExtent,
+    miss,
 )
 
 __all__ = [
+    "MISS",
     "NEVER",
     "Argument",
     "Axis",
@@ -69,6 +72,7 @@ __all__ = [
     "WordExtent",
     "callable_class",
     "load_runtime",
+    "miss",
     "supports_result",
     "supports_scalar",
     "unavailable_reason",
@@ -89,6 +93,10 @@ class NativeLauncher:
         Launches with any arguments; called with exactly what `entry` got whenever no plan fits.
     derivative
         An attribute: whether the kernel is a reverse one, which a tape need not see.
+    arrays
+        An attribute: positions of the arguments that are arrays.
+    direct
+        An attribute: the entry that a suspension does not concern, for who caused it; `MISS` where no plan fits.
     runtime
         The loaded machine code; None takes the tested one of this process.
 
@@ -106,11 +114,18 @@ class NativeLauncher:
         self._acquire = runtime.acquire
         self._plans: list[InstalledPlan] = []
         self.derivative = False
-        _write(self._head, tables.HEAD, "slow", id(slow))
-        _write(self._head, tables.HEAD, "call_name", id(_CALL))
-        self.entry: Callable[..., Any] = runtime.function(self._head)
+        self.arrays: tuple[int, ...] = ()
+        self._suspended = False
+        self._direct_head = make_memory(len(tables.HEAD))
+        self.entry: Callable[..., Any] = self._make_entry(self._head, slow)
+        self.direct: Callable[..., Any] = self._make_entry(self._direct_head, miss)
+
+    def _make_entry(self, head: Any, slow: Callable[..., Any]) -> Callable[..., Any]:
+        _write(head, tables.HEAD, "slow", id(slow))
+        _write(head, tables.HEAD, "call_name", id(_CALL))
         # The builtin owns its head, and this object what the head points to: it must live as long as the builtin.
-        self._head.launcher = self  # type: ignore[attr-defined]
+        head.launcher = self
+        return self._runtime.function(head)
 
     @property
     def full(self) -> bool:
@@ -143,30 +158,33 @@ class NativeLauncher:
                 return None
             if self._plans:
                 self._plans[-1].write("next", memory.address)
-            else:
-                self._write_first(memory.address)
             self._plans.append(memory)
+            self._write_first()
         return memory
 
     def suspend(self) -> None:
         """Send every launch to the slow path until `resume`."""
         with _changing:
-            self._write_first(0)
+            self._suspended = True
+            self._write_first()
 
     def resume(self) -> None:
         """Use the installed plans again."""
         with _changing:
-            self._write_first(self._plans[0].address if self._plans else 0)
+            self._suspended = False
+            self._write_first()
 
-    def _write_first(self, address: int) -> None:
-        _write(self._head, tables.HEAD, "plan", address)
+    def _write_first(self) -> None:
+        first = self._plans[0].address if self._plans else 0
+        _write(self._direct_head, tables.HEAD, "plan", first)
+        _write(self._head, tables.HEAD, "plan", 0 if self._suspended else first)
 
     def clear(self) -> None:
         """Forget all plans, for instance because the device was closed; memory stays until the kernel goes."""
         with _changing:
-            self._write_first(0)
             _retired.extend(plan for plan in self._plans if plan.read("busy"))
             forgotten, self._plans = self._plans, []
+            self._write_first()
         forgotten.clear()  # not under the lock: what goes with a plan may be anything
 
 
@@ -174,9 +192,13 @@ class InstalledPlan:
     """A plan as the machine code reads it, with everything that its addresses point to."""
 
     address: int
+    launcher: NativeLauncher
+    leaves: Callable[[Sequence[Any]], Any]
+    """From a call's arguments to what the entry gets; `MISS` where members are not what was compiled in."""
 
     def __init__(self, plan: LaunchPlan, acquire: Callable[[int], int]) -> None:
-        self._owners: list[object] = [plan]
+        self.plan = plan
+        self._owners: list[object] = []
         self._acquire = acquire
         self._memory = make_memory(len(tables.PLAN))
         self.address = ctypes.addressof(self._memory)

@@ -19,6 +19,20 @@ SECONDS_PER_ITERATION = 2e-9
 NEVER = float("inf")
 
 
+class _Miss:
+    def __repr__(self) -> str:
+        return "MISS"
+
+
+MISS: Any = _Miss()
+"""What a native entry without a slow path returns where no plan fits."""
+
+
+def miss(*_: Any) -> Any:
+    """Stand for the slow path of such an entry."""
+    return MISS
+
+
 @dataclass(frozen=True, slots=True)
 class ScalarArgument:
     """A scalar: argument `position` fills word `word` with its bits as `dtype`, zero-extended.

@@ -1,33 +1,38 @@
 """Recording launches and running their derivatives backwards.
 
 The reverse kernel of a launch reads arrays as they were right after that launch. Before a later launch overwrites a
-part that an earlier one's derivative needs
-(both known as index boxes, `autodiff.hulls`), the tape saves the array; going backwards it puts the saved contents
-back, and at the end
-the final ones. With ``overwrite="error"`` it raises instead, naming both kernels.
+part that an earlier one's derivative needs (both known as index boxes, `autodiff.hulls`), the tape saves the array;
+going backwards it puts the saved contents back, and at the end the final ones. With ``overwrite="error"`` it raises
+instead, naming both kernels.
+
+A launch that the native entry can do is recorded by its *site* (`tape_sites`), which has all this ready; the methods
+here are the definition of it.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from qd_core.autodiff.hulls import Box, Touched, merge, overlap, touched
+from qd_core.autodiff.activity import Detours, Part
+from qd_core.autodiff.hulls import Touched, touched
 from qd_core.errors import NotDifferentiableError
-from qd_core.passes.draws import RANDOM
+from qd_core.ir.nodes import ArrayType
 from qd_core.runtime.array import Ndarray
 from qd_core.runtime.context import Runtime
-from qd_core.runtime.interop import ArraySource, NdarraySource, Place, SavedContents
+from qd_core.runtime.interop import ArraySource, NdarraySource, SavedContents
 from qd_core.runtime.launch import Executable
+from qd_core.runtime.native_spec import MISS
 from qd_core.runtime.tape_check import TapeCheck
+from qd_core.runtime.tape_needs import Boxes, Cell, Cells, Lost
 
 __all__ = ["Call", "Recorder"]
 
 SAVE, ERROR = "save", "error"
+_SHADOWS = (".grad", ".dual")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +43,13 @@ class Call:
     scalars: Mapping[str, Any]
     sources: Mapping[str, ArraySource]
 
-
-@dataclass(slots=True)
-class _Entry:
-    """One recorded step: how to go backwards over it, and what to put back afterwards."""
-
-    backward: Callable[[], None]
-    restore: list[SavedContents] = field(default_factory=list["SavedContents"])
-
-    def drop(self) -> None:
-        """Free what was saved."""
-        while self.restore:
-            self.restore.pop().drop()
+    def launch(self) -> Any:
+        """Run it."""
+        return self.executable.launch(self.scalars, self.sources)
 
 
-@dataclass(slots=True)
-class _Need:
-    """What derivatives recorded so far need of one array, by its place, and the kernels that need it."""
-
-    boxes: tuple[Box, ...]
-    kernels: dict[str, Executable]
-    parts: set[Box] = field(default_factory=set["Box"])
+Step = tuple[Callable[..., Any], Sequence[Any], list[SavedContents]]
+"""How to go backwards over one recorded step: a function, its arguments, and what to put back afterwards."""
 
 
 class Recorder:
@@ -74,38 +65,43 @@ class Recorder:
 
     def __init__(self, runtime: Runtime, overwrite: str = SAVE) -> None:
         self.runtime, self.overwrite = runtime, overwrite
-        self._entries: list[_Entry] = []
-        self._needs: dict[Place, _Need] = {}
-        self._final: dict[Place, ArraySource] = {}
-        self._replaying = False
+        self.steps: list[Step] = []
+        self.cells = Cells()
+        self._final: dict[int, tuple[Cell, ArraySource]] = {}
+        self.replaying = False
         self.check: TapeCheck | None = None
-        self._known: dict[object, Touched] = {}
+        self.lost = 0
+        """How often contents were found to lose a gradient; sites were checked against an earlier number."""
+        self.sites: dict[Any, Any] = {}
+        """`tape_sites.Site` by native launcher and arrays."""
 
     # -- recording ------------------------------------------------------------------------------------------------
-    def launch(self, call: Call, reverse: Call | None, backward: Callable[[], None]) -> Any:
+    def launch(self, call: Call, reverse: Call | None, backward: Callable[..., Any]) -> Any:
         """Run ``call``, having saved what its writes would destroy; ``reverse`` (None: constant) is its derivative."""
-        if self._replaying:
-            return call.executable.launch(call.scalars, call.sources)
-        entry = _Entry(backward)
-        writes = self._touched(call).writes
+        if self.replaying:
+            return call.launch()
+        self.follow(call, reverse)
+        restore: list[SavedContents] = []
+        writes = touched_by(call).writes
         for path, boxes in writes.items():
             if path in call.sources:
-                self._protect(call.sources[path], boxes, entry, call.executable)
+                self.protect(self.cell(call, path), call.sources[path], boxes, restore, call.executable)
         if self.check is not None:
-            again = functools.partial(call.executable.launch, call.scalars, call.sources)
-            self.check.launched(again, [call.sources[path] for path in writes if path in call.sources])
-        result = call.executable.launch(call.scalars, call.sources)
-        self._entries.append(entry)
+            self.check.launched(call.launch, [call.sources[path] for path in writes if path in call.sources])
+        result = call.launch()
+        self.steps.append((backward, (), restore))
         if reverse is not None:
-            self._remember(reverse, call)
+            for path, boxes in touched_by(reverse).reads.items():
+                if path in call.sources and not path.endswith(_SHADOWS):
+                    self.cell(call, path).need(boxes, call.executable)
         return result
 
     def step(self, backward: Callable[[], None]) -> None:
         """Record a step that is no launch: a replaced Python function."""
-        if not self._replaying:
+        if not self.replaying:
             if self.check is not None:
                 self.check.refuse("a function is replaced")
-            self._entries.append(_Entry(backward))
+            self.steps.append((backward, (), []))
 
     def host_write(
         self, array: Ndarray, index: tuple[int, ...] | None, clear: Callable[[], None] | None = None
@@ -114,7 +110,7 @@ class Recorder:
 
         ``clear`` sets the gradient there to 0 where that is not all of the element.
         """
-        if self._replaying:
+        if self.replaying:
             return
         if self.check is not None:
             self.check.refuse("the host writes an array")
@@ -130,58 +126,95 @@ class Recorder:
             else:
                 array.grad[index] = np.zeros(array.element_shape)[()]
 
-        entry = _Entry(backward)
-        self._protect(NdarraySource(array), None if index is None else [tuple((i, i) for i in index)], entry, None)
-        self._entries.append(entry)
+        source, restore = NdarraySource(array), list[SavedContents]()
+        cell = self.cells.at(source.place(self.runtime))
+        boxes = None if index is None else (tuple((i, i) for i in index),)
+        self.protect(cell, source, boxes, restore, None)
+        if index is None and clear is None:
+            cell.lost.clear()
+        self.steps.append((backward, (), restore))
 
-    def _remember(self, reverse: Call, call: Call) -> None:
-        for path, boxes in self._touched(reverse).reads.items():
-            if path not in call.sources or path.endswith((".grad", ".dual")):
-                continue
-            place = call.sources[path].place(self.runtime)
-            need = self._needs.get(place)
-            if need is None:
-                self._needs[place] = _Need(boxes, {call.executable.program.name: call.executable})
-            elif not need.parts.issuperset(boxes):
-                need.parts.update(boxes)
-                need.boxes = merge((*need.boxes, *boxes))
-                need.kernels.setdefault(call.executable.program.name, call.executable)
+    def cell(self, call: Call, path: str) -> Cell:
+        """What is known of an array of a call."""
+        return self.cells.at(call.sources[path].place(self.runtime))
 
-    def _touched(self, call: Call) -> Touched:
-        """Boxes that a launch touches; the same for the same scalars and shapes."""
-        scalars = tuple(v for p, v in call.scalars.items() if p != RANDOM)
-        key = call.executable, scalars, tuple(s.shape for s in call.sources.values())
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = _touched(call)
-        return known
-
-    def _protect(
-        self, source: ArraySource, boxes: Sequence[Box] | None, entry: _Entry, writer: Executable | None
+    def protect(
+        self,
+        cell: Cell,
+        source: ArraySource,
+        boxes: Boxes | None,
+        restore: list[SavedContents],
+        writer: Executable | None,
     ) -> None:
-        """Save every needed array that a write to ``boxes`` (None: all) of ``source`` would change."""
-        place = source.place(self.runtime)
-        for other, need in self._needs.items():
-            if not _share(place, other):
-                continue
-            if other == place and boxes is not None and not overlap(need.boxes, boxes):
-                continue
-            if self.overwrite == ERROR:
-                raise self._conflict(need, writer)
-            entry.restore.append(source.save(self.runtime))
-            self._final.setdefault(place, source)
+        """Save ``source`` in ``restore`` where a write to ``boxes`` (None: all) of it would change what is needed."""
+        needed = cell.needed(boxes)
+        if needed is None:
             return
+        if self.overwrite == ERROR:
+            raise _conflict(needed, writer)
+        restore.append(source.save(self.runtime))
+        self._final.setdefault(id(cell), (cell, source))
 
-    def _conflict(self, need: _Need, writer: Executable | None) -> NotDifferentiableError:
-        name, reader = next(iter(need.kernels.items()))
-        by = f"kernel {writer.program.name!r}" if writer is not None else "the host"
-        return NotDifferentiableError(
-            f"{by} overwrites values that the derivative of kernel {name!r} needs",
-            span=writer.span if writer is not None else None,
-            why="the derivative of a launch reads its arrays again, after the whole forward pass",
-            hint='use Tape(overwrite="save"), or write to another array',
-            callers=() if reader.span is None else (reader.span,),
-        )
+    def observe(self, launcher: Any, leaves: Sequence[Any], args: Sequence[Any]) -> Any:
+        """Launch and record by the site of ``launcher`` with these leaf values; `MISS` where that cannot be done."""
+        site = self.sites.get((id(launcher), *[id(leaves[k]) for k in launcher.arrays]))
+        if site is None or site.plans != self.runtime.plans or self.replaying:
+            return MISS
+        return site.launch(leaves, args)
+
+    # -- contents without gradients -------------------------------------------------------------------------------
+    def follow(self, call: Call, reverse: Call | None) -> None:
+        """Follow values into arrays without gradients, and refuse to read them where a gradient is wanted.
+
+        Raises
+        ------
+        NotDifferentiableError
+            The gradient would silently lose a path through such an array.
+        """
+        detours = _detours(call if reverse is None else reverse, reverse is None)
+        name = call.executable.program.name
+        for path, component, line in detours.wanted:
+            for lost in self._lost(call, path, component):
+                raise _lost_path(lost, path, name, line, call.executable)
+        found = [(p, Lost(p[0], p[1], name, p[2])) for p in detours.stored]
+        for source, target in detours.passed:
+            found.extend((target, lost) for lost in self._lost(call, *source[:2]))
+        for (path, component, _), lost in found:
+            known = self.cell(call, path).lost if path in call.sources else []
+            if path in call.sources and all(k.component != component for k in known):
+                known.append(Lost(lost.path, component, lost.kernel, lost.line))
+                self.lost += 1
+
+    def _lost(self, call: Call, path: str, component: tuple[int, ...] | None) -> Iterable[Lost]:
+        """What is known to be lost in a component of an array."""
+        source = call.sources.get(path)
+        if source is None:
+            return
+        cell = self.cell(call, path)
+        for lost in cell.lost:
+            if lost.component is None or component is None or lost.component == component:
+                yield lost
+        for other in cell.others:
+            yield from other.lost
+
+    # -- going backwards ------------------------------------------------------------------------------------------
+    def backward(self) -> None:
+        """Run the derivatives in reverse order, with arrays as each launch left them; final contents are put back."""
+        self.replaying = True
+        final = [source.save(self.runtime) for _, source in self._final.values()]
+        try:
+            for function, args, restore in reversed(self.steps):
+                function(*args)
+                if restore:
+                    for put_back in restore:
+                        put_back()
+                        put_back.drop()
+                    restore.clear()
+        finally:
+            for put_back in final:
+                put_back()
+                put_back.drop()
+            self.replaying = False
 
     def compare(self) -> None:
         """Check the gradients, if that was asked for."""
@@ -190,31 +223,62 @@ class Recorder:
 
     def close(self) -> None:
         """Free what was saved and not used."""
-        for entry in self._entries:
-            entry.drop()
+        for _, _, restore in self.steps:
+            while restore:
+                restore.pop().drop()
         if self.check is not None:
             self.check.close()
 
-    # -- going backwards ------------------------------------------------------------------------------------------
-    def backward(self) -> None:
-        """Run the derivatives in reverse order, with arrays as each launch left them; final contents are put back."""
-        self._replaying = True
-        final = [source.save(self.runtime) for source in self._final.values()]
-        try:
-            for entry in reversed(self._entries):
-                entry.backward()
-                for restore in entry.restore:
-                    restore()
-                entry.drop()
-        finally:
-            for restore in final:
-                restore()
-                restore.drop()
-            self._replaying = False
+
+def _conflict(cell: Cell, writer: Executable | None) -> NotDifferentiableError:
+    name, reader = next(iter(cell.kernels.items()))
+    by = f"kernel {writer.program.name!r}" if writer is not None else "the host"
+    return NotDifferentiableError(
+        f"{by} overwrites values that the derivative of kernel {name!r} needs",
+        span=writer.span if writer is not None else None,
+        why="the derivative of a launch reads its arrays again, after the whole forward pass",
+        hint='use Tape(overwrite="save"), or write to another array',
+        callers=() if reader.span is None else (reader.span,),
+    )
 
 
-def _share(a: Place, b: Place) -> bool:
-    return a[0] == b[0] and a[1] < b[2] and b[1] < a[2]
+def _lost_path(lost: Lost, path: str, name: str, line: int, reader: Executable) -> NotDifferentiableError:
+    return NotDifferentiableError(
+        f"`{path}` has no gradient, but a differentiated value passes through it: kernel {lost.kernel!r} stores it "
+        f"(`{lost.path}`, line {lost.line}), kernel {name!r} reads it (line {line})",
+        span=reader.span,
+        why="the gradient would silently lose this path",
+        hint=f"give `{path}` a gradient (needs_grad=True), or read it through qd.stop_grad",
+    )
+
+
+def _detours(call: Call, constant: bool) -> Detours:
+    """Ways of a launch past arrays without gradients; of a constant one: from all that it reads to all it writes."""
+    program = call.executable.program
+    if not constant:
+        return Detours(*call.executable.detours)
+    reals = [isinstance(p.type, ArrayType) and p.type.dtype.is_real and p.path in call.sources for p in program.params]
+    parts: list[Part] = [(p.path, None, 0) for p in program.params]
+    written = [parts[k] for k in program.writes if reals[k]]
+    return Detours(passed=tuple((parts[k], target) for k in program.reads if reals[k] for target in written))
+
+
+# -- what a launch touches --------------------------------------------------------------------------------------------
+def touched_by(call: Call) -> Touched:
+    """Boxes that a launch touches: the same for the same shapes and the scalars that matter."""
+    executable = call.executable
+    scalars = tuple(call.scalars.get(path) for path in executable.shaping)
+    key = scalars, tuple(source.shape for source in call.sources.values())
+    known = executable.hulls.get(key)
+    if known is None:
+        if len(executable.hulls) >= _REMEMBERED:
+            executable.hulls.clear()
+        known = executable.hulls[key] = _touched(call)
+    return known
+
+
+_REMEMBERED = 4096
+"""Combinations of shapes and scalars whose boxes an executable keeps."""
 
 
 def _touched(call: Call) -> Touched:
