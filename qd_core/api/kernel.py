@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from qd_core.api.binding import Bound, bind_argument, bind_call
 from qd_core.api.matrix import Matrix
 from qd_core.api.specialize import BoundKernel, Specialisation, forget
@@ -26,9 +28,8 @@ from qd_core.passes.pin import pin_extrema
 from qd_core.passes.unify import unify
 from qd_core.runtime.context import Options, Runtime, current
 from qd_core.runtime.draws import Draws
-from qd_core.runtime.interop import is_array
 from qd_core.runtime.launch import Executable
-from qd_core.runtime.native_spec import MISS, miss
+from qd_core.runtime.native_spec import MISS, miss, pick
 from qd_core.runtime.results import Results
 from qd_core.runtime.stages import passed
 
@@ -100,6 +101,10 @@ class Kernel:
         runtime = current()
         if self.mode == PRIMAL:
             if runtime.recorder is not None:
+                if self._native is not None and not kwargs and len(args) == len(self.info.parameters):
+                    result = runtime.recorder.observe(self._native, args, args)
+                    if result is not MISS:
+                        return result
                 return self._record(runtime.recorder, args, kwargs)
             if runtime.tangents:
                 return self.tangent.launch(*args, **kwargs)
@@ -125,10 +130,6 @@ class Kernel:
         from qd_core.runtime.tape import Call
         from qd_core.runtime.tape_sites import nothing, remember
 
-        if self._native is not None and not kwargs and len(args) == len(self.info.parameters):
-            result = recorder.observe(self._native, args, args)
-            if result is not MISS:
-                return result
         spec, bound = self._specialise(args, kwargs)
         key = _draw(spec.executable, bound)
         call = Call(spec.executable, bound.scalars, bound.sources)
@@ -192,7 +193,8 @@ class Kernel:
             launcher = NativeLauncher(miss)
             launcher.derivative = self.mode == REVERSE
             runtime.adopt(launcher)
-        launcher.arrays = tuple(k for k, value in enumerate(route.values) if is_array(value))
+        scalars = (int, float, np.generic)
+        launcher.arrays_of = pick(k for k, value in enumerate(route.values) if not isinstance(value, scalars))
         installed = launcher.install(plan)
         executable.plan = installed or False
         if installed is not None:

@@ -225,7 +225,14 @@ _RULES: dict[str, Callable[..., Interval | None]] = {
 def overlap(a: Iterable[Box], b: Iterable[Box]) -> bool:
     """Whether a box of ``a`` and one of ``b`` have an index in common."""
     others = list(b)
-    return any(all(x[0] <= y[1] and y[0] <= x[1] for x, y in zip(p, q, strict=True)) for p in a for q in others)
+    return any(_meet(p, q) for p in a for q in others)
+
+
+def _meet(p: Box, q: Box) -> bool:
+    for (low, high), (first, last) in zip(p, q, strict=True):
+        if low > last or first > high:
+            return False
+    return True
 
 
 def merge(boxes: Iterable[Box]) -> tuple[Box, ...]:

@@ -115,7 +115,9 @@ class HostStream(Stream):
 
     def copy(self, dst: BufferRef, src: BufferRef) -> None:
         """Copy between buffers, which may overlap."""
-        ctypes.memmove(self.host.locate(dst, src.nbytes), self.host.locate(src, src.nbytes), src.nbytes)
+        if src.nbytes > dst.nbytes:
+            raise DeviceFault(f"{src.nbytes} bytes do not fit a place of {dst.nbytes} bytes")
+        np.copyto(self.host.bytes_of(dst)[: src.nbytes], self.host.bytes_of(src))
 
     def fill(self, dst: BufferRef, pattern: bytes) -> None:
         """Repeat a pattern over a buffer."""

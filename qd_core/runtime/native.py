@@ -50,6 +50,7 @@ from qd_core.runtime.native_spec import (
     Variant,
     WordExtent,
     miss,
+    pick,
 )
 
 __all__ = [
@@ -93,8 +94,8 @@ class NativeLauncher:
         Launches with any arguments; called with exactly what `entry` got whenever no plan fits.
     derivative
         An attribute: whether the kernel is a reverse one, which a tape need not see.
-    arrays
-        An attribute: positions of the arguments that are arrays.
+    arrays_of
+        An attribute: from the arguments to those that are arrays.
     direct
         An attribute: the entry that a suspension does not concern, for who caused it; `MISS` where no plan fits.
     runtime
@@ -114,7 +115,7 @@ class NativeLauncher:
         self._acquire = runtime.acquire
         self._plans: list[InstalledPlan] = []
         self.derivative = False
-        self.arrays: tuple[int, ...] = ()
+        self.arrays_of: Callable[[Sequence[Any]], Any] = pick(())
         self._suspended = False
         self._direct_head = make_memory(len(tables.HEAD))
         self.entry: Callable[..., Any] = self._make_entry(self._head, slow)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,16 @@ MISS: Any = _Miss()
 def miss(*_: Any) -> Any:
     """Stand for the slow path of such an entry."""
     return MISS
+
+
+def pick(positions: Iterable[int]) -> Callable[[Sequence[Any]], Any]:
+    """Return the function from values to those at ``positions``: a hashable thing that tells them apart."""
+    chosen = tuple(positions)
+    return operator.itemgetter(*chosen) if chosen else _nothing
+
+
+def _nothing(_: Sequence[Any]) -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)

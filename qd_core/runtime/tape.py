@@ -27,12 +27,12 @@ from qd_core.runtime.interop import ArraySource, NdarraySource, SavedContents
 from qd_core.runtime.launch import Executable
 from qd_core.runtime.native_spec import MISS
 from qd_core.runtime.tape_check import TapeCheck
-from qd_core.runtime.tape_needs import Boxes, Cell, Cells, Lost
+from qd_core.runtime.tape_needs import Boxes, Cell, Cells, Lost, rows
 
-__all__ = ["Call", "Recorder"]
+__all__ = ["SHADOWS", "Call", "Recorder", "touched_by"]
 
 SAVE, ERROR = "save", "error"
-_SHADOWS = (".grad", ".dual")
+SHADOWS = (".grad", ".dual")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Call:
         return self.executable.launch(self.scalars, self.sources)
 
 
-Step = tuple[Callable[..., Any], Sequence[Any], list[SavedContents]]
+Step = tuple[Callable[..., Any], Sequence[Any], list[SavedContents] | None]
 """How to go backwards over one recorded step: a function, its arguments, and what to put back afterwards."""
 
 
@@ -72,8 +72,8 @@ class Recorder:
         self.check: TapeCheck | None = None
         self.lost = 0
         """How often contents were found to lose a gradient; sites were checked against an earlier number."""
-        self.sites: dict[Any, Any] = {}
-        """`tape_sites.Site` by native launcher and arrays."""
+        self.sites: dict[Any, dict[Any, Any]] = {}
+        """`tape_sites.Site` by native launcher and then by arrays, which are equal when they are the same."""
 
     # -- recording ------------------------------------------------------------------------------------------------
     def launch(self, call: Call, reverse: Call | None, backward: Callable[..., Any]) -> Any:
@@ -81,19 +81,20 @@ class Recorder:
         if self.replaying:
             return call.launch()
         self.follow(call, reverse)
-        restore: list[SavedContents] = []
+        restore: list[SavedContents] | None = None
         writes = touched_by(call).writes
         for path, boxes in writes.items():
             if path in call.sources:
-                self.protect(self.cell(call, path), call.sources[path], boxes, restore, call.executable)
+                cell, source = self.cell(call, path), call.sources[path]
+                restore = self.protect(cell, source, boxes, restore, call.executable)
         if self.check is not None:
             self.check.launched(call.launch, [call.sources[path] for path in writes if path in call.sources])
         result = call.launch()
         self.steps.append((backward, (), restore))
         if reverse is not None:
             for path, boxes in touched_by(reverse).reads.items():
-                if path in call.sources and not path.endswith(_SHADOWS):
-                    self.cell(call, path).need(boxes, call.executable)
+                if path in call.sources and not path.endswith(SHADOWS):
+                    self.cell(call, path).need(boxes, call.executable, *rows(boxes))
         return result
 
     def step(self, backward: Callable[[], None]) -> None:
@@ -101,7 +102,7 @@ class Recorder:
         if not self.replaying:
             if self.check is not None:
                 self.check.refuse("a function is replaced")
-            self.steps.append((backward, (), []))
+            self.steps.append((backward, (), None))
 
     def host_write(
         self, array: Ndarray, index: tuple[int, ...] | None, clear: Callable[[], None] | None = None
@@ -126,10 +127,10 @@ class Recorder:
             else:
                 array.grad[index] = np.zeros(array.element_shape)[()]
 
-        source, restore = NdarraySource(array), list[SavedContents]()
+        source = NdarraySource(array)
         cell = self.cells.at(source.place(self.runtime))
         boxes = None if index is None else (tuple((i, i) for i in index),)
-        self.protect(cell, source, boxes, restore, None)
+        restore = self.protect(cell, source, boxes, None, None)
         if index is None and clear is None:
             cell.lost.clear()
         self.steps.append((backward, (), restore))
@@ -143,21 +144,28 @@ class Recorder:
         cell: Cell,
         source: ArraySource,
         boxes: Boxes | None,
-        restore: list[SavedContents],
+        restore: list[SavedContents] | None,
         writer: Executable | None,
-    ) -> None:
-        """Save ``source`` in ``restore`` where a write to ``boxes`` (None: all) of it would change what is needed."""
+    ) -> list[SavedContents] | None:
+        """Return ``restore`` with ``source`` saved if a write to ``boxes`` (None: all) of it changes what is needed."""
         needed = cell.needed(boxes)
         if needed is None:
-            return
+            return restore
         if self.overwrite == ERROR:
             raise _conflict(needed, writer)
-        restore.append(source.save(self.runtime))
         self._final.setdefault(id(cell), (cell, source))
+        saved = source.save(self.runtime)
+        return [saved] if restore is None else [*restore, saved]
 
     def observe(self, launcher: Any, leaves: Sequence[Any], args: Sequence[Any]) -> Any:
         """Launch and record by the site of ``launcher`` with these leaf values; `MISS` where that cannot be done."""
-        site = self.sites.get((id(launcher), *[id(leaves[k]) for k in launcher.arrays]))
+        sites = self.sites.get(launcher)
+        if sites is None:
+            return MISS
+        try:
+            site = sites.get(launcher.arrays_of(leaves))
+        except TypeError:  # something that cannot be an array of ours
+            return MISS
         if site is None or site.plans != self.runtime.plans or self.replaying:
             return MISS
         return site.launch(leaves, args)
@@ -271,13 +279,13 @@ def touched_by(call: Call) -> Touched:
     key = scalars, tuple(source.shape for source in call.sources.values())
     known = executable.hulls.get(key)
     if known is None:
-        if len(executable.hulls) >= _REMEMBERED:
+        if len(executable.hulls) >= REMEMBERED:
             executable.hulls.clear()
         known = executable.hulls[key] = _touched(call)
     return known
 
 
-_REMEMBERED = 4096
+REMEMBERED = 4096
 """Combinations of shapes and scalars whose boxes an executable keeps."""
 
 

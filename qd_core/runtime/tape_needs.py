@@ -54,17 +54,12 @@ class Cell:
     kernels: dict[str, Executable] = field(default_factory=dict["str", "Executable"])
     lost: list[Lost] = field(default_factory=list["Lost"])
     others: list[Cell] = field(default_factory=list["Cell"])
-    seen: set[Boxes] = field(default_factory=set["Boxes"])
     _boxes: Boxes = ()
     _new: list[Box] = field(default_factory=list["Box"])
 
-    def need(self, boxes: Boxes, executable: Executable) -> None:
-        """Note that the derivative of ``executable`` reads ``boxes``."""
-        if boxes in self.seen:
-            return
-        self.seen.add(boxes)
+    def need(self, boxes: Boxes, executable: Executable, low: int, high: int) -> None:
+        """Note that the derivative of ``executable`` reads ``boxes``, of rows ``low`` to ``high``."""
         self._new.extend(boxes)
-        low, high = rows(boxes)
         if self.low > self.high:
             self.low, self.high = low, high
         else:
