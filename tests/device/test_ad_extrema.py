@@ -74,6 +74,16 @@ def test_forward_mode_follows_the_achieving_elements(device):
     assert high.dual[0] == 0
 
 
+@pytest.mark.qd_options(debug=True)
+def test_forward_mode_with_bounds_checks(device):
+    x, low, high = resident(numbers(), np.array([9.0], np.float32), np.array([-9.0], np.float32))
+    with qd.ad.FwdMode(loss=[low, high], param=x, seed=list(range(1, N + 1))):
+        extremes(x, low, high)
+    v, slope = value_and_slope(numbers())
+    np.testing.assert_allclose(low.dual[0], slope[v.argmin()] * (1 + v.argmin()), rtol=1e-5)
+    np.testing.assert_allclose(high.dual[0], slope[v.argmax()] * (1 + v.argmax()), rtol=1e-5)
+
+
 @qd.kernel
 def ties(x: A, high: A):
     for i in range(x.shape[0]):
