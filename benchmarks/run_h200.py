@@ -1,11 +1,11 @@
-"""Runs the CUDA plugin on an NVIDIA H200: a smoke test, the table of workloads, the conformance kit.
+"""Runs a plugin on an NVIDIA H200: a smoke test, the table of workloads, the conformance kit.
 
-``python benchmarks/run_h200.py --out DIR [--bench DIR] [--only smoke,speed,kit] [--budget-s 500]``
+``python benchmarks/run_h200.py --out DIR [--backend vulkan] [--bench DIR] [--only smoke,speed,kit] [--budget-s 500]``
 
 Steps are ordered by value. Each writes its line to ``DIR/results.jsonl`` at once and is left out when that file already
-has it, so that a run that was cut off goes on where it stopped. PTX is kept in ``DIR/cache`` and the driver's
-translations where the driver keeps them. Nothing is installed: the distributions' entry points are written to a
-temporary folder.
+has it, so that a run that was cut off goes on where it stopped. Compiled code is kept while the script runs, and the
+driver's translations where the driver keeps them. Nothing is installed: the distributions' entry points are written to
+a temporary folder.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 BIG = 100_000_000
@@ -36,8 +41,8 @@ class Step:
     timeout_s: float = 90.0
 
 
-def speed_steps(bench: Path) -> Iterator[Step]:
-    """The workloads of the table, in its order."""
+def speed_steps(bench: Path, backend: str) -> Iterator[Step]:
+    """The workloads of the table, in its order, and launches without waiting."""
     rows = {
         "saxpy": ["bench_saxpy.py", "--n", str(BIG)],
         "stencil5": ["bench_saxpy.py", "--op", "stencil5", "--n", str(BIG)],
@@ -54,12 +59,14 @@ def speed_steps(bench: Path) -> Iterator[Step]:
         "launch_5": ["bench_launch.py", "--nargs", "5", "--par", "1"],
         "launch_20": ["bench_launch.py", "--nargs", "20", "--par", "1"],
     }
-    env = {"BENCH_ARCH": "cuda", "BENCH_BUDGET": "1"}
+    env = {"BENCH_ARCH": backend, "BENCH_BUDGET": "1"}
+    batched = str(ROOT / "benchmarks" / "launch_batched.py")
+    yield Step("launch_batched", "speed", [sys.executable, batched, "--arch", backend])
     for name, (file, *rest) in rows.items():
         yield Step(name, "speed", [sys.executable, str(bench / file), "--peer", "qd_core", *rest], env)
 
 
-def agree_steps(bench: Path) -> Iterator[Step]:
+def agree_steps(bench: Path, backend: str) -> Iterator[Step]:
     """Small sizes on the CPU and on the device: the same checksums."""
     rows = {
         "saxpy": ["bench_saxpy.py"], "stencil5": ["bench_saxpy.py", "--op", "stencil5"], "sum": ["bench_reduce.py"],
@@ -67,48 +74,34 @@ def agree_steps(bench: Path) -> Iterator[Step]:
         "rigid": ["bench_rigid.py"], "ad_loop": ["bench_ad_loop.py"], "ad_sim": ["bench_ad_sim.py"],
     }  # fmt: skip
     for name, (file, *rest) in rows.items():
-        for arch in ("cpu", "cuda"):
+        for arch in ("cpu", backend):
             command = [sys.executable, str(bench / file), "--peer", "qd_core", "--n", "2048", "--repeat", "1", *rest]
             yield Step(f"agree_{name}_{arch}", "agree", command, {"BENCH_ARCH": arch, "BENCH_BUDGET": "0.01"})
 
 
-def steps(bench: Path, out: Path) -> Iterator[Step]:
+def steps(bench: Path, backend: str) -> Iterator[Step]:
     """All steps, most valuable first."""
-    yield Step("smoke", "smoke", [sys.executable, str(ROOT / "benchmarks" / "h200_smoke.py")])
-    yield from speed_steps(bench)
-    yield from agree_steps(bench)
-    kit = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        "12",
-        "--qd-backend",
-        "cuda",
-        "--qd-require",
-        "cuda",
-        "--maxfail=80",
-    ]
-    kit += ["-p", "no:cacheprovider", "-p", "no:benchmark", "--no-header", "--tb=short", "tests/device"]
-    yield Step("kit", "kit", kit, timeout_s=400)
+    if backend == "cuda":
+        yield Step("smoke", "smoke", [sys.executable, str(ROOT / "benchmarks" / "h200_smoke.py")])
+    yield from speed_steps(bench, backend)
+    yield from agree_steps(bench, backend)
+    words = ["-q", "-n", "12", "--qd-require", backend, "--maxfail=80", "-p", "no:cacheprovider", "-p", "no:benchmark"]
+    words += ["--no-header", "--tb=short"]
+    pytest = [sys.executable, "-m", "pytest", *words]
+    yield Step("kit", "kit", [*pytest, "--qd-backend", backend, "tests/device"], timeout_s=400)
+    yield Step("plugin", "kit", [*pytest, f"backends/qd_{backend}/tests"], timeout_s=200)
 
 
 def entry_points(folder: Path) -> None:
-    """Describe both distributions as an installation would."""
-    points = {
-        "qd_core-0.1.0": (
-            "qd-core",
-            "[qd_core.backends]\ncpu = qd_core.cpu:CpuBackend\nreference = qd_core.reference:ReferenceBackend\n\n"
-            "[pytest11]\nqd_core = qd_core.testing.plugin\n",
-        ),
-        "qd_cuda-0.1.0": ("qd-cuda", "[qd_core.backends]\ncuda = qd_cuda:CudaBackend\n"),
-    }  # fmt: skip
-    for stem, (name, text) in points.items():
-        info = folder / f"{stem}.dist-info"
+    """Describe core and all plugins as an installation would."""
+    for file in [ROOT / "pyproject.toml", *ROOT.glob("backends/qd_*/pyproject.toml")]:
+        project = tomllib.loads(file.read_text())["project"]
+        info = folder / f"{project['name'].replace('-', '_')}-0.1.0.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")
-        (info / "entry_points.txt").write_text(text)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
+        groups = project["entry-points"].items()
+        lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()) for group, points in groups]
+        (info / "entry_points.txt").write_text("\n".join(lines))
 
 
 def run(step: Step, env: dict[str, str], left_s: float, out: Path) -> dict[str, object]:
@@ -161,6 +154,7 @@ def main() -> None:
     """Run what has not been run."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--backend", default="cuda")
     parser.add_argument("--bench", type=Path, default=ROOT.parent / "shared" / "bench")
     parser.add_argument("--only", default="")
     parser.add_argument("--budget-s", type=float, default=500)
@@ -174,10 +168,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         entry_points(Path(folder))
         path = os.pathsep.join(
-            [folder, str(ROOT), str(ROOT / "backends" / "qd_cuda"), os.environ.get("PYTHONPATH", "")]
+            [folder, str(ROOT), *map(str, ROOT.glob("backends/qd_*")), os.environ.get("PYTHONPATH", "")]
         )
         env = {**os.environ, "PYTHONPATH": path, "QD_CACHE_DIR": str(logs / "cache"), "QD_LOG_LEVEL": "error"}
-        for step in steps(args.bench, args.out):
+        for step in steps(args.bench, args.backend):
             left = deadline - time.perf_counter()
             if step.name in known or (wanted and not {step.name, step.group} & wanted) or left < 5:
                 continue
@@ -185,8 +179,9 @@ def main() -> None:
             with log.open("a") as file:
                 file.write(json.dumps(record) + "\n")
             print(show(record), flush=True)
-            if step.name == "kit":
-                (args.out / "kit.log").write_text((logs / "kit.log").read_text()[-2_000_000:])
+            if step.group == "kit":
+                log_text = (logs / f"{step.name}.log").read_text()
+                (args.out / f"{step.name}.log").write_text(log_text[-2_000_000:])
 
 
 if __name__ == "__main__":
