@@ -58,6 +58,7 @@ class VulkanStream(Stream):
         self._recorded = 0
         self._touched: set[int] = set()
         self._any_touched = False
+        self._unordered = False  # the last launch was recorded without knowing what it touches
 
     # -- launches
     # -------------------------------------------------------------------------------------------------------
@@ -118,6 +119,7 @@ class VulkanStream(Stream):
                 counts = [ctypes.c_int64.from_address(extents + 8 * n).value for n in range(code.extents)]
                 self._order_all()
                 self._record(module, ctypes.string_at(words, 8 * code.words), counts)
+                self._unordered = True
                 self._recorded += 1
                 if self._recorded >= BATCH:
                     self._flush()
@@ -157,7 +159,7 @@ class VulkanStream(Stream):
         if self.table is None:
             return
         count = self.table.take_launches()
-        if count:
+        if count or self._unordered:
             self._recorded += count
             self._order_all()
 
@@ -165,7 +167,7 @@ class VulkanStream(Stream):
         """Record a barrier, and take any buffer for one that is in use."""
         self.commands.barrier()
         self.hazards.clear()
-        self._any_touched = True
+        self._any_touched, self._unordered = True, False
 
     def _indirect(self, words: bytes) -> bytes:
         ring = self.device.arguments
@@ -205,7 +207,7 @@ class VulkanStream(Stream):
     def _flush(self) -> None:
         self.commands.flush()
         self.hazards.clear()
-        self._recorded = 0
+        self._recorded, self._unordered = 0, False
 
     # -- copies
     # -----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import kernels
@@ -72,6 +73,31 @@ def test_native_and_python_launches_and_copies_keep_their_order(device: Any, com
         if n % 7 == 0:
             np.testing.assert_array_equal(bound.fetch("x"), n + 1)
     np.testing.assert_array_equal(bound.fetch("x"), 50)
+
+
+@pytest.mark.parametrize("after", ["launch", "fill", "copy"])
+def test_what_follows_a_launch_that_the_entry_handed_back_waits_for_it(
+    device: Any, compiler: Any, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    """The queue of a device runs what no barrier parts at once; one that runs all in order would not show it."""
+    bound = bind(device, compiler, kernels.increment(), {"x": np.zeros(64, np.int32)})
+    launch, stream, ref, said = Native(bound), device.default_stream, bound.refs["x"], []
+    stream.synchronize()
+    for name in ("CmdPipelineBarrier", "CmdDispatch", "CmdFillBuffer", "CmdCopyBuffer"):
+        function = getattr(device.f, name)
+        monkeypatch.setattr(device.f, name, lambda *a, n=name, f=function: (said.append(n), f(*a))[1])
+    assert launch() == 0  # no command buffer is open: Python records it
+    {
+        "launch": bound.run,
+        "fill": lambda: stream.fill(ref, b"\1\2\3\4"),
+        "copy": lambda: stream.copy(replace(ref, nbytes=8), replace(ref, offset=128, nbytes=8)),
+    }[after]()
+    if device.place(ref).mapped and after == "fill":
+        assert "CmdFillBuffer" in said, "memory that a launch uses was filled by the host"
+    first, *rest = (n for n, name in enumerate(said) if name != "CmdPipelineBarrier")
+    assert said[first] == "CmdDispatch"
+    assert rest
+    assert "CmdPipelineBarrier" in said[first : rest[0]]
 
 
 @pytest.mark.parametrize("n", [0, 1, 128, 129, 70_000])
