@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -73,11 +73,11 @@ class CudaDevice(Device):
             self.staging = Staging(cuda)
         self.entry = _native_function()
         self.streams: list[CudaStream] = []
-        self.default_stream = CudaStream(self, 0, owned=False)
+        self.default_stream = self.queue = CudaStream(self, 0, owned=False)
 
     # -- errors -------------------------------------------------------------------------------------------------------
     @contextmanager
-    def guard(self, what: str, kernels: Iterable[str] = ()) -> Iterator[None]:
+    def guard(self, what: str, kernels: Iterable[str] = ()) -> Generator[None]:
         """Make the context current; turn a failed call into a `DeviceFault` that names the kernels under way."""
         if self.closed:
             raise ClosedError(f"the device {self.info.name!r} was closed")
@@ -213,7 +213,7 @@ class CudaDevice(Device):
         try:
             with self.guard("closing the device"):
                 self.cuda("CtxSynchronize")
-                for stream in (self.default_stream, *self.streams):
+                for stream in (self.queue, *self.streams):
                     stream.scratch.close()
                 self.reclaim()
                 self.staging.close()

@@ -201,7 +201,7 @@ def load_entry() -> int:
 def native_entry(device: CudaDevice, module: CudaModule) -> NativeEntry:
     """Fill a module's table."""
     addresses = device.cuda.addresses
-    stream = device.default_stream
+    stream = device.queue
     head = {
         "launch": addresses["LaunchKernel"], "current": addresses["CtxGetCurrent"], "push": addresses["CtxPushCurrent"],
         "pop": addresses["CtxPopCurrent"], "context": device.context, "stream": stream.handle,

@@ -6,7 +6,7 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,7 @@ class VulkanDevice(Device):
         self._doomed: list[tuple[int, Allocation]] = []
         self._pipelines: set[int] = set()
         self._retired: list[tuple[int, list[int]]] = []
-        self.default_stream = VulkanStream(self)
+        self.default_stream = self.queue = VulkanStream(self)
         instance.devices.add(self)
 
     # -- opening
@@ -154,12 +154,12 @@ class VulkanDevice(Device):
     # -- errors
     # -----------------------------------------------------------------------------------------------------------
     @contextmanager
-    def guard(self, what: str, kernel: str = "") -> Iterator[None]:
+    def guard(self, what: str, kernel: str = "") -> Generator[None]:
         """Hold the device; turn a failed call into a `DeviceFault` that names the kernels since the last good wait."""
         with self.lock:
             if self.closed:
                 raise ClosedError(f"the device {self.info.name!r} was closed")
-            stream = self.default_stream
+            stream = self.queue
             try:
                 with stream.held():
                     yield
@@ -248,7 +248,7 @@ class VulkanDevice(Device):
         with self.lock:
             if self.closed:
                 return
-            self.default_stream.deferred = None
+            self.queue.deferred = None
             try:
                 self.default_stream.synchronize()
             except DeviceFault:

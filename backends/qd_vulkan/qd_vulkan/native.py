@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qd_core.backend.contract import NativeEntry
 from qd_core.codegen.jit import process_jit
@@ -234,7 +234,7 @@ class StreamTable:
     """
 
     def __init__(self, stream: VulkanStream) -> None:
-        device = stream.device
+        device = stream.vulkan
         self.words = (ctypes.c_uint64 * len(STREAM))()
         self.kernels: weakref.WeakValueDictionary[int, VulkanModule] = weakref.WeakValueDictionary()
         self._record = Record(stream.record_from_native)
@@ -276,7 +276,7 @@ class StreamTable:
         self.words[STREAM.index(name)] = value
 
 
-def _address(function: ctypes._CFuncPtr) -> int:  # pyright: ignore[reportPrivateUsage]
+def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
@@ -296,7 +296,7 @@ def native_entry(
     module: VulkanModule, batch: int, grid: int, resident: int
 ) -> tuple[NativeEntry, ctypes.Array[ctypes.c_uint64]]:
     """Fill a module's table; return the entry and the table."""
-    code, stream = module.code, module.device.default_stream
+    code, stream = module.code, module.device.queue
     pool = [0] * POOL_WORDS
     if code.pooled:
         words = module.device.pool.words(code)

@@ -7,6 +7,7 @@ the kernels has none.
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,7 @@ def _answer(device: Any, compiler: Any, name: str) -> float:
     ref, span = BufferRef(device.allocate(data.nbytes), 0, data.nbytes), HostSpan(data.ctypes.data, data.nbytes, data)
     stream = device.default_stream
     stream.copy_in(ref, span)
-    words = memoryview(np.array([int(device.address(ref)), 2, 1], np.uint64))
+    words = memoryview(array("Q", [int(device.address(ref)), 2, 1]))
     stream.run(module, Launch(words, (), [BufferUse(ref, Access.READ_WRITE, Role.DATA, "y")], "probe"))
     stream.copy_out(span, ref)
     return float(data[0])

@@ -50,7 +50,7 @@ class VulkanStream(Stream):
     """
 
     def __init__(self, device: VulkanDevice) -> None:
-        self.device = device
+        self.device = self.vulkan = device
         self.commands, self.hazards = device.commands, Hazards()
         self.names: list[str] = []
         self.table: StreamTable | None = None
@@ -64,7 +64,7 @@ class VulkanStream(Stream):
     # -------------------------------------------------------------------------------------------------------
     def run(self, module: Module, launch: Launch) -> None:
         """Record all tasks of a kernel."""
-        with self.device.guard("a launch", launch.name):
+        with self.vulkan.guard("a launch", launch.name):
             self._run(module, launch)  # type: ignore[arg-type]
 
     def _run(self, module: VulkanModule, launch: Launch) -> None:
@@ -79,10 +79,10 @@ class VulkanStream(Stream):
 
     def _record(self, module: VulkanModule, words: bytes, extents: Sequence[int]) -> None:
         """Record the commands of a launch, barriers between its tasks included."""
-        block = argument_bytes(module.code, words, extents, self.device.pool.words(module.code))
+        block = argument_bytes(module.code, words, extents, self.vulkan.pool.words(module.code))
         if not module.code.inline:
             block = self._indirect(block)
-        f, commands, device = self.device.f, self.commands.recording(), self.device
+        f, commands, device = self.vulkan.f, self.commands.recording(), self.vulkan
         if block:
             f.CmdPushConstants(commands, device.layout, vk.STAGE_COMPUTE, 0, len(block), block)
         if module.code.sized:
@@ -114,7 +114,7 @@ class VulkanStream(Stream):
         module = self.table.kernels[context]
         code = module.code
         try:
-            with self.device.guard("a launch", module.name):
+            with self.vulkan.guard("a launch", module.name):
                 self._remember(module.name)
                 counts = [ctypes.c_int64.from_address(extents + 8 * n).value for n in range(code.extents)]
                 self._order_all()
@@ -150,7 +150,7 @@ class VulkanStream(Stream):
     def _offer(self, inline: bool) -> None:
         """Open a command buffer for native launches, with room for arguments where they need it."""
         assert self.table is not None
-        head = 0 if inline else self.device.arguments.take(_NATIVE_NBYTES)
+        head = 0 if inline else self.vulkan.arguments.take(_NATIVE_NBYTES)
         end = 0 if inline else head + _NATIVE_NBYTES
         self.table.open(self.commands.recording(), self._recorded, head, end)
 
@@ -170,7 +170,7 @@ class VulkanStream(Stream):
         self._any_touched, self._unordered = True, False
 
     def _indirect(self, words: bytes) -> bytes:
-        ring = self.device.arguments
+        ring = self.vulkan.arguments
         if len(words) > ring.memory.nbytes // 2:
             raise LaunchError(
                 f"the launch has {len(words)} bytes of arguments", why=f"at most {ring.memory.nbytes // 2} fit"
@@ -215,14 +215,14 @@ class VulkanStream(Stream):
         """Copy host memory to a buffer."""
         if src.nbytes == 0:
             return
-        with self.device.guard("a copy to the device"):
-            place = self.device.place(dst)
+        with self.vulkan.guard("a copy to the device"):
+            place = self.vulkan.place(dst)
             if place.mapped and not self._is_touched(dst):
                 ctypes.memmove(place.mapped + dst.offset, src.address, src.nbytes)
             elif src.nbytes <= _UPDATE_NBYTES and dst.offset % 4 == 0 and src.nbytes % 4 == 0:
                 touch = _touch(dst, src.nbytes, True)
                 self._order([touch])
-                self.device.f.CmdUpdateBuffer(
+                self.vulkan.f.CmdUpdateBuffer(
                     self.commands.recording(), place.block.buffer, place.offset + dst.offset, src.nbytes, src.address
                 )
                 self._done([touch])
@@ -230,7 +230,7 @@ class VulkanStream(Stream):
                 self._upload(dst, src)
 
     def _upload(self, dst: BufferRef, src: HostSpan) -> None:
-        ring, place = self.device.staging, self.device.place(dst)
+        ring, place = self.vulkan.staging, self.vulkan.place(dst)
         part = ring.memory.nbytes // 4
         for at in range(0, src.nbytes, part):
             nbytes = min(part, src.nbytes - at)
@@ -251,8 +251,8 @@ class VulkanStream(Stream):
         """Copy a buffer to host memory, after all work before."""
         if dst.nbytes == 0:
             return
-        with self.device.guard("a copy to the host"):
-            place = self.device.place(src)
+        with self.vulkan.guard("a copy to the host"):
+            place = self.vulkan.place(src)
             if place.mapped:
                 self._synchronize()
                 ctypes.memmove(dst.address, place.mapped + src.offset, dst.nbytes)
@@ -260,7 +260,7 @@ class VulkanStream(Stream):
                 self._download(dst, src)
 
     def _download(self, dst: HostSpan, src: BufferRef) -> None:
-        ring, place = self.device.staging, self.device.place(src)
+        ring, place = self.vulkan.staging, self.vulkan.place(src)
         part = ring.memory.nbytes // 4
         for at in range(0, dst.nbytes, part):
             nbytes = min(part, dst.nbytes - at)
@@ -282,8 +282,8 @@ class VulkanStream(Stream):
         """Copy between buffers; the ranges may overlap."""
         if src.nbytes == 0:
             return
-        with self.device.guard("a copy on the device"):
-            a, b = self.device.place(src), self.device.place(dst)
+        with self.vulkan.guard("a copy on the device"):
+            a, b = self.vulkan.place(src), self.vulkan.place(dst)
             touches = [_touch(src, src.nbytes, False), _touch(dst, src.nbytes, True)]
             if src.buffer is dst.buffer and abs(src.offset - dst.offset) < src.nbytes:
                 self._copy_through_host(dst, src)
@@ -300,7 +300,7 @@ class VulkanStream(Stream):
 
     def _copy(self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int) -> None:
         region = vk.BufferCopy(source_offset, target_offset, nbytes)
-        self.device.f.CmdCopyBuffer(self.commands.recording(), source, target, 1, ctypes.byref(region))
+        self.vulkan.f.CmdCopyBuffer(self.commands.recording(), source, target, 1, ctypes.byref(region))
 
     def fill(self, dst: BufferRef, pattern: bytes) -> None:
         """Repeat a pattern over a buffer."""
@@ -317,15 +317,15 @@ class VulkanStream(Stream):
         self.copy_in(dst, HostSpan(ctypes.addressof(raw), dst.nbytes, raw))
 
     def _fill(self, dst: BufferRef, unit: bytes) -> None:
-        with self.device.guard("a fill"):
-            place, touch = self.device.place(dst), _touch(dst, dst.nbytes, True)
+        with self.vulkan.guard("a fill"):
+            place, touch = self.vulkan.place(dst), _touch(dst, dst.nbytes, True)
             nbytes = -(-dst.nbytes // 4) * 4
             if place.mapped and not self._is_touched(dst):
                 self._fill_mapped(place.mapped + dst.offset, nbytes, unit)
                 return
             self._order([touch])
             value = int.from_bytes(unit, "little")
-            self.device.f.CmdFillBuffer(
+            self.vulkan.f.CmdFillBuffer(
                 self.commands.recording(), place.block.buffer, place.offset + dst.offset, nbytes, value
             )
             self._done([touch])
@@ -349,17 +349,17 @@ class VulkanStream(Stream):
 
     def flush(self) -> None:
         """Submit what is recorded."""
-        with self.device.guard("a submission"):
+        with self.vulkan.guard("a submission"):
             self._flush()
 
     def synchronize(self) -> None:
         """Wait until all work is done."""
-        with self.device.guard("waiting for the device"):
+        with self.vulkan.guard("waiting for the device"):
             self._synchronize()
 
     def reach(self, value: int) -> None:
         """Wait until a value of the timeline is reached."""
-        with self.device.guard("waiting for an event"):
+        with self.vulkan.guard("waiting for an event"):
             if value > self.commands.submitted:
                 self._flush()
             self.commands.wait(value)
@@ -370,8 +370,8 @@ class VulkanStream(Stream):
         self._touched.clear()
         self._any_touched = False
         names, self.names = self._launched(), []
-        self.device.reclaim()
-        self.device.pool.check(names)
+        self.vulkan.reclaim()
+        self.vulkan.pool.check(names)
 
     def _launched(self) -> list[str]:
         """Names of kernels since the last wait."""
