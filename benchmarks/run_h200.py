@@ -62,8 +62,9 @@ def speed_steps(bench: Path, backend: str) -> Iterator[Step]:
     env = {"BENCH_ARCH": backend, "BENCH_BUDGET": "1"}
     batched = str(ROOT / "benchmarks" / "launch_batched.py")
     yield Step("launch_batched", "speed", [sys.executable, batched, "--arch", backend])
+    measured = [] if backend == "cuda" else [str(ROOT / "benchmarks" / "hot.py")]
     for name, (file, *rest) in rows.items():
-        yield Step(name, "speed", [sys.executable, str(bench / file), "--peer", "qd_core", *rest], env)
+        yield Step(name, "speed", [sys.executable, *measured, str(bench / file), "--peer", "qd_core", *rest], env)
 
 
 def agree_steps(bench: Path, backend: str) -> Iterator[Step]:

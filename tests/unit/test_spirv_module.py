@@ -109,7 +109,7 @@ def test_a_type_that_the_target_lacks_is_refused_by_name(dtype: DType) -> None:
 def test_a_wide_atomic_without_a_wide_compare_and_swap_is_refused(kind: str, dtype: DType) -> None:
     from dataclasses import replace
 
-    x = array(dtype, "x")
-    function = parallel([x], 4, lambda b, i: b.atomic(kind, x, [i], b.const(dtype, 1)) and None)
+    x, k = array(dtype, "x"), array(dt.i32, "k")
+    function = parallel([x, k], 4, lambda b, i: b.atomic(kind, x, [b.load(k, [i])], b.const(dtype, 1)) and None)
     with pytest.raises(UnsupportedError, match=rf"atomic\.{kind}\.{dtype.name}"):
         emitted(function, replace(ALL, atomics=frozenset(), atomic_widths=frozenset({32})))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from spirv_programs import ALL, HAS_TOOLS, emitted, tool
@@ -16,11 +18,15 @@ from qd_core.dtypes import DType
 from qd_core.ir.build import Builder
 from qd_core.ir.nodes import Function, Param, Value
 from qd_core.ir.ops import OPS
+from qd_core.ir.program import Variant
 from qd_core.ir.rewrite import walk
 from qd_core.passes.offload import offload
 from qd_core.reference.interpret import interpret
 from qd_core.testing.kernels import array, elementwise, parallel, serial
 from qd_core.testing.samples import samples
+
+ALONE = CompileOptions(fast_math=False, variant=Variant(frozenset({"no_overlap"})))
+"""Arrays are known not to overlap."""
 
 
 def _scratch(length: int | None, dtype: DType = dt.f32) -> Function:
@@ -200,3 +206,34 @@ def test_only_remainders_of_reals_are_expanded() -> None:
     assert expand_real_remainders(whole) is whole
     real = expand_real_remainders(offload(elementwise(OPS["raw_mod"], dt.f64)))
     assert not [n for n in real.tasks[0].body.nodes if n.op.name == "raw_mod"]
+
+
+# -- totals and owned elements ----------------------------------------------------------------------------------------
+def _total(kind: str, dtype: DType, place: str) -> Function:
+    x, k, s = array(dtype, "x"), array(dt.i32, "k"), array(dtype, "s")
+
+    def write(b: Builder, i: Value) -> None:
+        at = {"fixed": b.const(dt.i32, 0), "own": i, "chosen": b.load(k, [i])}[place]
+        b.atomic(kind, s, [at], b.load(x, [i]))
+
+    return parallel([x, k, s], lambda b: b.extent(x, 0), write)
+
+
+@pytest.mark.parametrize("kind", ["add", "min", "max"])
+@pytest.mark.parametrize("dtype", [dt.i32, dt.u64, dt.f32, dt.f64], ids=str)
+@pytest.mark.parametrize("shared", [0, 16384])
+def test_a_total_is_one_atomic_a_group(kind: str, dtype: DType, shared: int) -> None:
+    (code,) = emitted(_total(kind, dtype, "fixed"), replace(ALL, shared_nbytes=shared), ALONE)
+    text = disassemble(code.binary)
+    loop = text[text.index("OpLoopMerge") :]
+    body = loop[: loop.index("OpReturn")]
+    assert "OpFunctionCall" not in body[: body.index("OpIAdd %", body.index("OpULessThan"))]
+    assert ("OpControlBarrier" in text) == bool(shared)
+    if HAS_TOOLS:
+        tool(["spirv-val", "--target-env", "vulkan1.2", "-"], code.binary)
+
+
+@pytest.mark.parametrize(("place", "atomic"), [("own", False), ("chosen", True)])
+def test_an_iterations_own_element_is_updated_plainly(place: str, atomic: bool) -> None:
+    (code,) = emitted(_total("add", dt.i32, place), ALL, ALONE)
+    assert ("OpAtomicIAdd" in disassemble(code.binary)) == atomic

@@ -60,7 +60,8 @@ def reduction(dtype: DType, kind: str) -> Function:
     x, s = array(dtype, "x"), array(dtype, "s")
 
     def write(b: Builder, i: Value) -> None:
-        b.atomic(kind, s, [b.const(dt.i32, 0)], b.load(x, [i]))
+        given = [b.load(x, [i])] * (2 if kind == "cas" else 1)
+        b.atomic(kind, s, [b.const(dt.i32, 0)], *given)
 
     return parallel([x, s], lambda b: b.extent(x, 0), write)
 

@@ -39,7 +39,7 @@ def target_of(physical: Physical) -> Target:
         features.append("atomics64")
     limits = physical.properties.limits
     group = min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0])
-    features.append(f"group.{group}")
+    features += [f"group.{group}", f"shared.{limits.maxComputeSharedMemorySize}"]
     return target_from("spirv1.5 " + physical.name, tuple(features), physical)
 
 
@@ -138,6 +138,7 @@ def _from_features(features: tuple[str, ...]) -> SpirvTarget:
     }
     modes = frozenset((mode, int(bits)) for _, mode, bits in (f.split(".") for f in features if f.startswith("mode.")))
     group = next((int(f.partition(".")[2]) for f in features if f.startswith("group.")), 128)
+    shared = next((int(f.partition(".")[2]) for f in features if f.startswith("shared.")), 0)
     return SpirvTarget(
         "vulkan",
         kinds,
@@ -145,6 +146,7 @@ def _from_features(features: tuple[str, ...]) -> SpirvTarget:
         widths,
         max_group=group,
         group=min(256, group),
+        shared_nbytes=shared,
         float_modes=modes,
         plain_products="plain_products" in features,
         loop_limit="loop_limit" in features,

@@ -10,14 +10,16 @@ import numpy as np
 
 from qd_core.backend.contract import BufferRef, BufferUse, CompileOptions, Device, HostSpan, Launch, Module
 from qd_core.ir.nodes import Function, Role
-from qd_core.ir.program import Program
+from qd_core.ir.program import Program, Variant
 from qd_core.passes.offload import offload
 from qd_core.runtime.arguments import ArgumentTable, ArrayView
 from qd_core.runtime.array import contiguous_strides
 
-__all__ = ["Bound", "bind", "load", "span"]
+__all__ = ["ALONE", "STRICT", "Bound", "bind", "load", "span"]
 
 STRICT = CompileOptions(fast_math=False)
+ALONE = CompileOptions(fast_math=False, variant=Variant(frozenset({"no_overlap"})))
+"""Arrays are known not to overlap."""
 
 
 def span(array: np.ndarray[Any, Any]) -> HostSpan:

@@ -28,9 +28,9 @@ def increment() -> Function:
     )
 
 
-def accumulate() -> Function:
+def accumulate(dtype: dt.DType = dt.i32) -> Function:
     """``total[0] += x[i]`` by atomics."""
-    x, total = array(dt.i32, "x"), array(dt.i32, "total")
+    x, total = array(dtype, "x"), array(dtype, "total")
 
     def write(b: Builder, i: Value) -> None:
         b.atomic("add", total, [b.const(dt.i32, 0)], b.load(x, [i]))

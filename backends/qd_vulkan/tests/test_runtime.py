@@ -9,7 +9,7 @@ from typing import Any
 import kernels
 import numpy as np
 import pytest
-from harness import bind, load, span
+from harness import ALONE, bind, load, span
 from qd_vulkan import VulkanBackend
 from qd_vulkan import instance as instances
 from qd_vulkan.hazards import Hazards
@@ -154,6 +154,15 @@ def test_atomics_of_all_threads_meet(device: Any, compiler: Any) -> None:
     bound = bind(device, compiler, kernels.accumulate(), {"x": x, "total": np.zeros(1, np.int32)})
     bound.run()
     assert bound.fetch("total")[0] == x.sum()
+
+
+def test_a_total_that_is_large_against_its_summands_loses_nothing(device: Any, compiler: Any) -> None:
+    """One addition after the other would stop at 2**24."""
+    n = 20_000_000
+    values = {"x": np.ones(n, np.float32), "total": np.zeros(1, np.float32)}
+    bound = bind(device, compiler, kernels.accumulate(dt.f32), values, ALONE)
+    bound.run()
+    assert bound.fetch("total")[0] == n
 
 
 def test_a_dropped_module_is_destroyed_after_its_work(device: Any, compiler: Any) -> None:

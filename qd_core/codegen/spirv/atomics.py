@@ -15,12 +15,12 @@ from qd_core.codegen.spirv.arithmetic import combine
 from qd_core.codegen.spirv.control import loop
 from qd_core.codegen.spirv.emitter import HANDLERS, Emitter
 from qd_core.codegen.spirv.grammar import code, enum
-from qd_core.codegen.spirv.memory import element_address, from_memory, to_memory
+from qd_core.codegen.spirv.memory import element_address, from_memory, load_at, store_at, to_memory
 from qd_core.dtypes import DType
 from qd_core.errors import UnsupportedError
 from qd_core.ir.nodes import Node, indices_of
 
-__all__ = ["atomic_add_u32", "compare_exchange_u32"]
+__all__ = ["atomic_add_u32", "compare_exchange_u32", "update"]
 
 _DEVICE, _RELAXED = 1, 0
 """Scope and memory semantics of every atomic: iterations are independent, tasks are ordered by barriers outside."""
@@ -35,12 +35,30 @@ def _instruction(kind: str, dtype: DType) -> str:
 
 
 def _atomic(em: Emitter, node: Node) -> None:
-    kind, dtype, value = node.attrs["kind"], node.type, em.value(node.operands[-1])
+    value = em.value(node.operands[-1])
+    total = em.totals.get(node)
+    if total is not None:
+        kind = em.type(node.type)
+        em.do("Store", total, combine(em, node.attrs["kind"], node.type, em.op("Load", kind, total), value))
+    else:
+        em.env[node] = _plain(em, node, value) if node in em.owned else update(em, node, value)
+
+
+def update(em: Emitter, node: Node, value: int) -> int:
+    """Write the atomic ``node`` with another value; return the old one."""
+    kind, dtype = node.attrs["kind"], node.type
     address = element_address(em, node.operands[0], indices_of(node))
     if (kind, dtype) in em.target.atomics:
-        em.env[node] = _native(em, kind, dtype, address, value)
-    else:
-        em.env[node] = _emulated(em, node, kind, dtype, address, value)
+        return _native(em, kind, dtype, address, value)
+    return _emulated(em, node, kind, dtype, address, value)
+
+
+def _plain(em: Emitter, node: Node, value: int) -> int:
+    """Read, combine and write the element of an iteration that nobody else touches; return the old value."""
+    address = element_address(em, node.operands[0], indices_of(node))
+    old = load_at(em, address, node.type)
+    store_at(em, address, _combined(em, node, old, value), node.type)
+    return old
 
 
 def _word(em: Emitter, bits: int) -> DType:

@@ -50,6 +50,10 @@ class Emitter:
         Where each `scratch` node's memory lies.
     pool : Pool or None
         This thread's part of the pool of private memory.
+    owned : set of Node
+        Atomics on elements that no other iteration touches.
+    totals : dict of Node to int
+        Variable into which an atomic combines.
     """
 
     def __init__(
@@ -61,6 +65,8 @@ class Emitter:
         self.linear: int | None = None
         self.private: dict[Value, Local | Pooled] = {}
         self.pool: Pool | None = None
+        self.owned: set[Node] = set()
+        self.totals: dict[Node, int] = {}
         self.block = self.module.begin()
         self.out = self.module.body
         self.void = self.module.type("Void")
@@ -97,6 +103,15 @@ class Emitter:
             yield
         finally:
             self.out = out
+
+    @contextmanager
+    def scope(self) -> Generator[None]:
+        """Forget the values that are written inside: they need not dominate what follows."""
+        env, self.env = self.env, dict(self.env)
+        try:
+            yield
+        finally:
+            self.env = env
 
     def entry(self) -> AbstractContextManager[None]:
         """Write into the entry block, whatever block is current."""

@@ -112,6 +112,7 @@ BitwiseXor 198 T R I I
 BitwiseAnd 199 T R I I
 Not 200 T R I
 BitCount 205 T R I
+ControlBarrier 224 I I I
 AtomicLoad 227 T R I I I
 AtomicStore 228 I I I I
 AtomicExchange 229 T R I I I I
@@ -148,10 +149,10 @@ ENUMS: dict[str, dict[str, int]] = {
     "MemoryModel": {"GLSL450": 1},
     "ExecutionMode": {"LocalSize": 17, "DenormPreserve": 4459, "SignedZeroInfNanPreserve": 4461,
     "RoundingModeRTE": 4462},
-    "StorageClass": {"Input": 1, "Function": 7, "PushConstant": 9, "PhysicalStorageBuffer": 5349},
+    "StorageClass": {"Input": 1, "Workgroup": 4, "Function": 7, "PushConstant": 9, "PhysicalStorageBuffer": 5349},
     "Decoration": {"Block": 2, "ArrayStride": 6, "BuiltIn": 11, "Aliased": 20, "Offset": 35, "NoContraction": 42,
     "AliasedPointer": 5356},
-    "BuiltIn": {"NumWorkgroups": 24, "GlobalInvocationId": 28},
+    "BuiltIn": {"NumWorkgroups": 24, "GlobalInvocationId": 28, "LocalInvocationIndex": 29},
     "FunctionControl": {"None": 0},
     "SelectionControl": {"None": 0},
     "LoopControl": {"None": 0},

@@ -31,6 +31,8 @@ class SpirvTarget:
         Largest number of invocations in a group.
     group : int
         Invocations in a group where the user asks for nothing.
+    shared_nbytes : int
+        Bytes of memory that a group shares; 0 where it has none, or no barriers.
     float_modes : frozenset of (str, int)
         Execution modes of real arithmetic by width, such as ``("SignedZeroInfNanPreserve", 32)``.
     plain_products : bool
@@ -49,6 +51,7 @@ class SpirvTarget:
     push_words: int = 16
     max_group: int = 128
     group: int = 128
+    shared_nbytes: int = 0
     float_modes: frozenset[tuple[str, int]] = field(default_factory=frozenset[tuple[str, int]])
     plain_products: bool = False
     loop_limit: bool = False

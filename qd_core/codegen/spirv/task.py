@@ -27,6 +27,7 @@ from qd_core.codegen.spirv.grammar import enum
 from qd_core.codegen.spirv.layout import NEED, ArgumentLayout
 from qd_core.codegen.spirv.memory import load_at
 from qd_core.codegen.spirv.private import Pool, capacity, is_shared_need, pool_slots
+from qd_core.codegen.spirv.reductions import Totals
 from qd_core.codegen.spirv.scratch import uses_pool
 from qd_core.codegen.spirv.sizing import sizing_task
 from qd_core.codegen.spirv.target import SpirvTarget
@@ -139,6 +140,8 @@ class _Entry:
             threads = self.share(thread, threads)
             start = em.op("Select", self.u64, em.op("ULessThan", em.bool, thread, threads), thread, total)
 
+        totals = Totals(em, self.group, self.form != "sequence")
+
         def test(phis: list[int]) -> int:
             return em.op("ULessThan", em.bool, phis[0], total)
 
@@ -147,6 +150,7 @@ class _Entry:
             return [em.op("IAdd", self.u64, phis[0], threads)]
 
         loop(em, [self.u64], [start], test, body)
+        totals.close()
 
     def serial(self) -> None:
         """Write the body for the one invocation."""
