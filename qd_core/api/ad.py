@@ -30,6 +30,7 @@ __all__ = [
     "grad_replaced",
     "gradcheck",
     "no_grad",
+    "residual_nbytes",
     "with_grad",
 ]
 
@@ -170,6 +171,15 @@ def clear_field_gradients(runtime: Runtime) -> None:
     for array in list(runtime.arrays):
         if getattr(array, "is_field", False) and array.grad is not None:
             array.grad.fill(0)
+
+
+def residual_nbytes() -> int | None:
+    """Most memory, in bytes, that the device has set aside for what reverse-mode kernels record; None: not known.
+
+    It serves the iterations that run at the same time, not all of them. ``qd.init(ad_residual_bytes=)`` bounds what
+    one iteration records in one loop (or √n trips, where that is more). On the CPU it belongs to the process.
+    """
+    return current().device.private_nbytes()
 
 
 def clear_all_gradients(ndarrays: Iterable[Any] = ()) -> None:

@@ -64,7 +64,7 @@ class ContractVersion:
         return f"{self.major}.{self.minor}"
 
 
-CONTRACT_VERSION = ContractVersion(1, 0)
+CONTRACT_VERSION = ContractVersion(1, 1)
 
 
 # -- memory ---------------------------------------------------------------------------------------------------------
@@ -333,6 +333,10 @@ class Device(ABC):
 
     def host_view(self, ref: BufferRef) -> HostSpan | None:
         """Host-addressable view of ``ref`` without a copy, where memory is shared; None otherwise."""
+        return None
+
+    def private_nbytes(self) -> int | None:
+        """Most memory, in bytes, that this device has set aside for kernels' private memory; None: not known."""
         return None
 
     @abstractmethod

@@ -83,6 +83,10 @@ class CpuDevice(HostDevice):
         """The worker pool."""
         return self._context.pool
 
+    def private_nbytes(self) -> int:
+        """Bytes that the arenas of all workers have reached; they belong to the process."""
+        return self.pool.private_nbytes()
+
     def load(self, artifact: Artifact) -> CpuModule:
         """Link an object into the process."""
         self.check_open()

@@ -133,6 +133,10 @@ class Pool:
         """Worker threads that sleep at this moment."""
         return self._memory.read("sleepers")
 
+    def private_nbytes(self) -> int:
+        """Bytes that the arenas of all workers have reached since the process started."""
+        return self._memory.private_nbytes()
+
     def set_threads(self, count: int) -> None:
         """Use `count` threads from the next launch on; surplus workers sleep.
 
@@ -248,6 +252,11 @@ class _Memory:
             self.write(name, 0)
         for index in range(MAX_THREADS):
             _word(self._workers + index * WORKER_NBYTES + WORKER["arena_used"]).value = 0
+
+    def private_nbytes(self) -> int:
+        """Sum of the largest sizes of the workers' arenas."""
+        peaks = (self._workers + n * WORKER_NBYTES + WORKER["arena_peak"] for n in range(MAX_THREADS))
+        return sum(_word(peak).value for peak in peaks)
 
     def prepare_pthread(self) -> None:
         """Initialise mutex, condition, thread attributes and the set of signals that workers block."""

@@ -159,6 +159,10 @@ class CudaDevice(Device):
             return None
         return Buffer(self, view.nbytes, owner=view, handle=Place(view.address, _owner_stream(view.tensor)))
 
+    def private_nbytes(self) -> int:
+        """Bytes of the streams' pools of private memory."""
+        return sum(4 * stream.scratch.words[1] for stream in (self.default_stream, *self.streams))
+
     # -- code ---------------------------------------------------------------------------------------------------------
     def load(self, artifact: Artifact) -> Module:
         """Translate PTX for this device (the driver keeps translations on disk)."""

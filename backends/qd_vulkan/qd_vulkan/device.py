@@ -226,6 +226,10 @@ class VulkanDevice(Device):
 
     # -- code
     # -------------------------------------------------------------------------------------------------------------
+    def private_nbytes(self) -> int:
+        """Bytes of the pool that iterations take their private memory from."""
+        return self.pool.reserved_nbytes
+
     def load(self, artifact: Artifact) -> Module:
         """Make pipelines of SPIR-V."""
         with self.guard("loading code"):

@@ -46,6 +46,11 @@ class Pool:
         self._fault: Allocation | None = None
         self._needs: Allocation | None = None
 
+    @property
+    def reserved_nbytes(self) -> int:
+        """Bytes of the pool, once a kernel needed it."""
+        return self.nbytes if self._pool is not None else 0
+
     def words(self, code: Code) -> bytes:
         """Return the words of a launch: address of the pool, its 4-byte slots, addresses of fault and needs."""
         if not code.pooled:
