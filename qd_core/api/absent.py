@@ -18,6 +18,7 @@ _REASONS: dict[str, str] = {
     **dict.fromkeys(("clock_counter", "clock_freq_hz"), _CLOCK),
     **dict.fromkeys(("BitpackedFields", "types.quant"), _QUANT),
     **dict.fromkeys(("linalg", "sparse_matrix_builder", "types.sparse_matrix_builder"), _LINALG),
+    "perf_dispatch": "time the candidates once, and call the fastest from Python",
     "global_thread_idx": "iterations have indices, not threads: use the loop's variable",
 }
 

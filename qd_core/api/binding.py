@@ -76,7 +76,7 @@ def bind_call(info: KernelInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         An argument is missing, unexpected, given twice, or there are too many.
     """
     parameters = info.parameters
-    if not kwargs and len(args) == len(parameters):
+    if not kwargs and len(args) == len(parameters) and not (parameters and parameters[-1].keyword_only):
         return list(args)
     positional = [p for p in parameters if not p.keyword_only]
     if len(args) > len(positional):

@@ -51,6 +51,88 @@ def test_no_claim_stands_twice():
     assert len(set(texts)) == len(texts)
 
 
+SURFACE = """
+0 default types
+0 promotion
+0 wraparound
+0 true division
+0 floor division and modulo
+0 division by zero
+0 powers
+0 shifts
+0 comparison
+0 and, or, not
+0 casts
+0 rounding
+0 unary functions
+0 variables
+0 scope
+0 kernel arguments
+0 return
+0 outermost loops
+0 break and continue
+0 range
+0 other loops
+0 augmented assignment
+0 unsupported
+0 indexing
+0 Python scope
+0 literals and containers
+3 primitive types
+3 compound types
+3 predicates and ref
+3 quantised types and matrix builders
+3 types of qd.math
+4 kernel
+4 func
+4 real_func
+4 pyfunc
+4 data_oriented
+4 dataclass
+4 perf_dispatch and pure
+4 calls
+4 scalar arguments
+4 annotations
+5 template
+5 scalars, vectors, matrices, structs
+5 arrays
+5 Tensor
+5 dataclasses
+5 text annotations and Optional
+5 many arguments
+6 field
+6 field members
+6 ndarray
+6 tensor
+6 Vector and Matrix
+6 structs
+6 nodes
+7 loop_config
+7 block_local, cache_read_only, mesh_local
+7 assume_in_range
+7 static, static_assert, static_print
+7 zero, one, grouped, ndrange, stop_grad, volatile_load
+7 global_thread_idx, clock_counter, clock_freq_hz
+8 elementary functions
+8 builtins
+8 select and choice
+8 linear algebra
+8 qd.math
+8 random numbers
+9 atomics
+14 assert
+14 print
+14 QD_DUMP_IR
+19 exceptions
+""".strip().splitlines()
+"""Lines of the user-facing interface, by section: each works, or is refused with a typed error, and has its claim."""
+
+
+def test_every_line_of_the_interface_has_its_claim():
+    covered = [c["text"].removeprefix("API ").partition(":")[0] for c in CLAIMS if c["text"].startswith("API ")]
+    assert covered == SURFACE
+
+
 PROJECT = {
     "pyproject.toml": '[tool.pytest.ini_options]\ntestpaths = ["tests"]\n',
     "tests/test_some.py": """

@@ -19,7 +19,9 @@ LEFT_OUT = {
     "clock_counter": "no clock",
     "clock_freq_hz": "no clock",
     "BitpackedFields": "no quantised types",
+    "global_thread_idx": "iterations have indices",
     "linalg": "no sparse linear algebra",
+    "perf_dispatch": "time the candidates",
     "sparse_matrix_builder": "no sparse linear algebra",
 }
 
