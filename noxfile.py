@@ -16,7 +16,29 @@ ROOT = Path(__file__).resolve().parent
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")["project"]
 EMBEDDED = sorted(PROJECT["entry-points"]["qd_core.backends"])
+RUNNER = "ubuntu-latest"
 PLUGINS = sorted(p.parent.name.removeprefix("qd_") for p in ROOT.glob("backends/qd_*/pyproject.toml"))
+
+
+
+def jobs() -> list[dict[str, str]]:
+    """What the job of each backend is given (``.github/workflows/backend.yml``).
+
+    The label of a machine with its hardware stands in the plugin's ``ci-runner.txt``; others run on any.
+    """
+    folders = {name: Path("backends") / f"qd_{name}" for name in PLUGINS}
+    return [
+        {
+            "backend": name,
+            "project": folders.get(name, Path()).as_posix(),
+            "runner": next(iter(dev.lines_of(ROOT / folders[name] / "ci-runner.txt")), RUNNER)
+            if name in folders
+            else RUNNER,
+            "command": f"python -m pip install nox && python -m nox -s \"conformance(backend='{name}')\"",
+        }
+        for name in (*EMBEDDED, *PLUGINS)
+    ]
+
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.error_on_missing_interpreters = False

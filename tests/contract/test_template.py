@@ -2,36 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import sysconfig
-import venv
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from distributions import ROOT, environment, execute, install, wheel
 
 from qd_core.__main__ import main
 from qd_core.cli.scaffold import write_backend
-
-ROOT = Path(__file__).parents[2]
-
-
-def execute(command: Sequence[str | Path], cwd: Path) -> str:
-    """Run a command without the variables that point at this run; `AssertionError` with its output where it fails."""
-    hidden = ("PYTEST_ADDOPTS", "PYTHONPATH", "QD_WANTED_ARCHS", "QD_ARCH")
-    env = {k: v for k, v in os.environ.items() if k not in hidden}
-    done = subprocess.run([str(c) for c in command], cwd=cwd, env=env, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def wheel(project: Path, folder: Path) -> Path:
-    """Build a project's wheel, from local files alone."""
-    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder]
-    execute([sys.executable, "-m", "pip", "wheel", *options, project], folder)
-    return max(folder.glob("*.whl"), key=lambda p: p.stat().st_mtime)
 
 
 def test_a_new_backend_has_at_most_300_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,17 +40,8 @@ def test_a_new_backend_installs_from_wheels_and_passes_the_kit(tmp_path: Path) -
     chip, wheels = tmp_path / "chip", tmp_path / "wheels"
     wheels.mkdir()
     write_backend("mychip", chip)
-    built = [wheel(ROOT, wheels), wheel(chip, wheels)]
-    venv.create(tmp_path / "env", with_pip=False, symlinks=True)
-    python = tmp_path / "env" / "bin" / "python"
-    site = Path(execute([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], tmp_path).strip())
-    execute(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", site, *built],
-        tmp_path,
-    )
-    # Third-party packages come from this environment; our own distributions were found first.
-    (site / "third-party.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    assert str(site) in execute([python, "-c", "import qd_core; print(qd_core.__file__)"], tmp_path)
+    python = environment(tmp_path)
+    install(python, wheel(ROOT, wheels), wheel(chip, wheels))
     assert "mychip" in execute([python, "-m", "qd_core", "doctor"], tmp_path)
     assert "gradient [-0.5" in execute([python, "example.py"], chip)
     text = execute([python, "-m", "pytest", "-q", "--qd-backend=mychip", "--qd-require=mychip"], chip)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from qd_core.backend.contract import Availability, Backend, Compiler, ContractVersion, Device, DeviceInfo, Target
 from qd_core.errors import BackendUnavailableError
+from qd_vulkan.absence import Absence, why_none
 from qd_vulkan.facts import BASE, memory_nbytes, target_from, target_of
 from qd_vulkan.instance import Instance, instance
 from qd_vulkan.probing import quirks
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     from qd_vulkan.instance import Physical
 
 __all__ = ["VulkanBackend"]
-
-_REMEDY = (
-    "install the driver of the device (on Linux also libvulkan1; Mesa's lavapipe, mesa-vulkan-drivers, runs on any CPU)"
-)
 
 
 class VulkanBackend(Backend):
@@ -32,11 +29,12 @@ class VulkanBackend(Backend):
     def probe(self) -> Availability:
         """Whether a loader, a driver and a device with what is needed are there."""
         found = instance()
-        if isinstance(found, str):
-            return Availability(False, found, _REMEDY)
+        if isinstance(found, Absence):
+            return Availability(False, found.reason, found.remedy)
         if self._physical(found):
             return Availability(True)
-        return Availability(False, _why_none(found), _REMEDY)
+        none = why_none(found.physical_devices())
+        return Availability(False, none.reason, none.remedy)
 
     def _physical(self, found: Instance) -> list[Physical]:
         usable = [p for p in found.physical_devices() if not p.missing]
@@ -50,7 +48,7 @@ class VulkanBackend(Backend):
     def devices(self) -> Sequence[DeviceInfo]:
         """Usable devices, discrete GPUs first, CPUs last."""
         found = instance()
-        if isinstance(found, str):
+        if isinstance(found, Absence):
             return ()
         return tuple(
             DeviceInfo(n, p.name, _probed(found, p), memory_nbytes(p)) for n, p in enumerate(self._physical(found))
@@ -67,8 +65,8 @@ class VulkanBackend(Backend):
         from qd_vulkan.device import VulkanDevice
 
         found = instance()
-        if isinstance(found, str):
-            raise BackendUnavailableError(found, backend=self.name, hint=_REMEDY)
+        if isinstance(found, Absence):
+            raise BackendUnavailableError(found.reason, backend=self.name, hint=found.remedy)
         return VulkanDevice(found, self._physical(found)[info.index], info, options)
 
 
@@ -98,11 +96,3 @@ def _visible(devices: list[Physical]) -> list[Physical]:
         )
         result += [d for d in named if d not in result]
     return result
-
-
-def _why_none(found: Instance) -> str:
-    lacking = [f"{p.name} lacks {', '.join(p.missing)}" for p in found.physical_devices() if p.missing]
-    if lacking:
-        return "no usable Vulkan device: " + "; ".join(lacking)
-    chosen = os.environ.get("QD_VISIBLE_DEVICE")
-    return f"no Vulkan device is among QD_VISIBLE_DEVICE={chosen!r}" if chosen else "no Vulkan device"

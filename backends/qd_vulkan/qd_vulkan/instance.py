@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from qd_vulkan import binding as vk
+from qd_vulkan.absence import Absence, no_driver, no_loader
 from qd_vulkan.loader import LoaderMissing, Table, VulkanError, enumerate_all, load_library, names_array, strings
 
 if TYPE_CHECKING:
@@ -216,15 +217,15 @@ def validation_wanted() -> bool:
 
 
 @lru_cache(maxsize=2)
-def _instance(validation: bool) -> Instance | str:
+def _instance(validation: bool) -> Instance | Absence:
     try:
         return Instance(validation)
     except LoaderMissing as error:
-        return f"no Vulkan loader: {error}"
+        return no_loader(error)
     except (VulkanError, AttributeError, OSError) as error:
-        return f"the Vulkan loader has no usable driver: {error}"
+        return no_driver(error)
 
 
-def instance() -> Instance | str:
+def instance() -> Instance | Absence:
     """Return the instance, or why there is none."""
     return _instance(validation_wanted())

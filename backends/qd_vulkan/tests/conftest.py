@@ -15,10 +15,11 @@ os.environ.setdefault("QD_VULKAN_VALIDATION", "1")
 
 @pytest.fixture(autouse=True)
 def _silent_validation() -> Iterator[None]:
+    from qd_vulkan.absence import Absence
     from qd_vulkan.instance import instance
 
     found = instance()
-    messages: list[str] = [] if isinstance(found, str) else found.messages
+    messages: list[str] = [] if isinstance(found, Absence) else found.messages
     messages.clear()
     yield
     said = list(messages)
