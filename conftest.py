@@ -2,13 +2,14 @@
 
 The file maps what each issue promises to ids of tests. When the whole suite was run (no selection by path, keyword,
 marker, backend or earlier failure), each id must have been run and passed; an id without brackets stands for all cases
-of its test, none of which may have been skipped. A claim with ``needs`` (modules that must be installed, or
+of its test, none of which may have been skipped. A claim with ``needs`` (modules or programs that must be installed, or
 ``native launches``, which ``QD_NATIVE_LAUNCH=0`` turns off) is only reported where they are not there.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -49,7 +50,7 @@ def _present(need: str) -> bool:
     """Whether what a claim needs is there."""
     if need == "native launches":
         return os.environ.get("QD_NATIVE_LAUNCH") != "0"
-    return find_spec(need) is not None
+    return find_spec(need) is not None or shutil.which(need) is not None
 
 
 @dataclass

@@ -196,8 +196,9 @@ def test_a_partial_run_judges_nothing(run, words):
     assert status == 0, text
 
 
-def test_a_claim_may_need_a_module(run):
+def test_a_claim_may_need_a_module_or_a_program(run):
     status, text = run("test_skips", more='needs = ["qd_nowhere"]')
     assert status == 0, text
     assert "'it works': not proven here, needs qd_nowhere" in text
     assert run("test_skips", more='needs = ["json"]')[0] == 1
+    assert run("test_skips", more='needs = ["sh"]')[0] == 1
