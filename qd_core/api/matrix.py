@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from qd_core.dtypes import DType, from_numpy
+from qd_core.errors import QuadrantsTypeError
 from qd_core.frontend.annotations import PYTHON_SCOPE, MatrixType, as_dtype
 from qd_core.frontend.attributes import swizzle_of
 from qd_core.frontend.lower import kernel_meaning
@@ -170,6 +171,24 @@ class Matrix:
     def __pow__(self, other: Any) -> Any:
         return self._binary(other, np.power)
 
+    def __lshift__(self, other: Any) -> Any:
+        return self._binary(other, np.left_shift)
+
+    def __rshift__(self, other: Any) -> Any:
+        return self._binary(other, np.right_shift)
+
+    def __and__(self, other: Any) -> Any:
+        return self._binary(other, np.bitwise_and)
+
+    def __or__(self, other: Any) -> Any:
+        return self._binary(other, np.bitwise_or)
+
+    def __xor__(self, other: Any) -> Any:
+        return self._binary(other, np.bitwise_xor)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return self._wrap(np.asarray(other) @ self._data)
+
     def __neg__(self) -> Matrix:
         return Matrix._of(-self._data, self._dtype)
 
@@ -236,17 +255,22 @@ class Matrix:
         """Transposed matrix; a vector becomes a matrix of one row."""
         return self._wrap(self._data.T.copy() if self._data.ndim == 2 else self._data[None, :].copy())
 
+    def _square(self) -> np.ndarray[Any, Any]:
+        if self._data.ndim != 2 or self.n != self.m:
+            raise QuadrantsTypeError(f"expected a square matrix, got shape {self.shape}")
+        return self._data
+
     def trace(self) -> Any:
         """Sum of the diagonal."""
-        return np.trace(self._data)
+        return np.trace(self._square())
 
     def determinant(self) -> Any:
         """Determinant."""
-        return np.linalg.det(self._data)
+        return np.linalg.det(self._square())
 
     def inverse(self) -> Matrix:
         """Inverse."""
-        return self._wrap(np.linalg.inv(self._data))
+        return self._wrap(np.linalg.inv(self._square()))
 
     def frobenius_inner(self, other: Any) -> Any:
         """Sum of products of corresponding components."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
-from qd_core.frontend.arithmetic import as_matrix, binary
+from qd_core.frontend.arithmetic import as_condition, as_matrix, binary, compare, unary
 from qd_core.frontend.context import CALLS, Lowering
 from qd_core.frontend.expressions import iterate
 from qd_core.frontend.intrinsics import INTRINSICS, exactly, intrinsic
+from qd_core.frontend.matrices import METHODS, matmul
 from qd_core.frontend.messages import lower_static_assert, lower_static_print
 from qd_core.frontend.values import (
     ArrayRef,
@@ -125,6 +127,46 @@ def _builtin_sum(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str
 
 
 CALLS[sum] = _builtin_sum
+
+
+def _truth(name: str, python: Callable[..., bool]) -> Rule:
+    """``all`` and ``any`` of the components of a vector or matrix, or of a list."""
+
+    def rule(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        exactly(ctx, node, name, args, kwargs, 1)
+        if isinstance(args[0], MatrixValue):
+            return METHODS[name](ctx, node, args[0])
+        items = iterate(ctx, args[0], node)
+        if not any(isinstance(v, Value) for v in items):
+            return ctx.compile_time(lambda: python(items), node, f"{name}(...)")
+        word = "and" if name == "all" else "or"
+        return reduce(lambda a, b: ctx.builder.emit(word, a, b), [as_condition(ctx, v, node) for v in items])
+
+    return rule
+
+
+CALLS.update({all: _truth("all", all), any: _truth("any", any)})
+
+
+def _operator(op: Any) -> Rule:
+    """Function of Python's `operator` module."""
+
+    def rule(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        exactly(ctx, node, "the operator", args, kwargs, 1 if issubclass(op, ast.unaryop) else 2)
+        if issubclass(op, ast.unaryop):
+            return unary(ctx, op, args[0], node)
+        if op is ast.MatMult:
+            return matmul(ctx, *args, node)
+        return compare(ctx, op, *args, node) if issubclass(op, ast.cmpop) else binary(ctx, op, *args, node)
+
+    return rule
+
+
+_OPERATORS = """add:Add sub:Sub mul:Mult truediv:Div floordiv:FloorDiv mod:Mod pow:Pow matmul:MatMult lshift:LShift
+rshift:RShift and_:BitAnd or_:BitOr xor:BitXor lt:Lt le:LtE gt:Gt ge:GtE eq:Eq ne:NotEq neg:USub pos:UAdd invert:Invert
+not_:Not"""
+for _name, _, _node in (pair.partition(":") for pair in _OPERATORS.split()):
+    CALLS[getattr(operator, _name)] = _operator(getattr(ast, _node))
 
 
 # -- directives -------------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def _need_vector(ctx: Lowering, node: ast.AST, *values: MatrixValue) -> None:
 
 def _need_square(ctx: Lowering, node: ast.AST, a: MatrixValue, name: str) -> int:
     if len(a.shape) != 2 or a.shape[0] != a.shape[1]:
-        ctx.type_error(f"{name} needs a square matrix, got {describe(a)}", node)
+        ctx.type_error(f"{name}: expected a square matrix, got shape {a.shape}", node)
     return a.shape[0]
 
 

@@ -4,7 +4,8 @@
 while the loop
 runs, its updates are atomic, and it is read back after the loop. This holds for names that the loop only accumulates
 into; any
-other assignment in the loop is private to an iteration.
+other assignment in the loop is private to an iteration. A vector or matrix of which every iteration uses only the
+component that its own indices name lives in a temporary array, too, where it is read after the loop.
 """
 
 from __future__ import annotations
@@ -52,6 +53,13 @@ class Reductions:
             and n not in ctx.scope.readonly
             and uses.total[n] == uses.accumulated[n]
         ]
+        stored = ctx.frames[-1].info.facts.stores[node]
+        wanted += [
+            n
+            for n in stored
+            if n not in wanted and isinstance(names.get(n), MatrixValue) and n not in ctx.scope.readonly
+            if _read_later(ctx, node, n) and _partitioned(node, n, uses.total[n])
+        ]
         return Reductions(sorted(wanted))
 
     def enter(self, ctx: Lowering) -> None:
@@ -85,6 +93,26 @@ def _places(ctx: Lowering, shape: tuple[int, ...]) -> list[tuple[Value, ...]]:
 
     zero = ctx.builder.const(dt.i32, 0)
     return [(zero, *c) for c in components(ctx, shape)]
+
+
+def _read_later(ctx: Lowering, node: ast.For, name: str) -> bool:
+    """Whether a variable occurs behind a loop."""
+    tree = ctx.frames[-1].info.source.tree
+    end = node.end_lineno or node.lineno
+    return any(isinstance(n, ast.Name) and n.id == name and n.lineno > end for n in ast.walk(tree))
+
+
+def _partitioned(node: ast.For, name: str, total: int) -> bool:
+    """Whether each iteration uses only the components of ``name`` with its own indices, at the same axes everywhere."""
+    targets = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
+    own = [t.id for t in targets if isinstance(t, ast.Name)]
+    found: list[tuple[int, ...] | None] = []
+    for inner in (n for s in node.body for n in ast.walk(s)):
+        if isinstance(inner, ast.Subscript) and isinstance(inner.value, ast.Name) and inner.value.id == name:
+            index = inner.slice.elts if isinstance(inner.slice, ast.Tuple) else [inner.slice]
+            axes = [i.id if isinstance(i, ast.Name) else "" for i in index]
+            found.append(tuple(axes.index(v) for v in own) if set(own) <= set(axes) else None)
+    return len(own) == len(targets) and len(found) == total and None not in found and len(set(found)) == 1
 
 
 def _atomic_call(node: ast.AST) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from qd_core.backend.contract import BufferRef, HostSpan
 from qd_core.dtypes import DType, by_name
 from qd_core.errors import ArgumentValueError, QuadrantsAssertionError, QuadrantsTypeError
+from qd_core.frontend.annotations import PYTHON_SCOPE
 from qd_core.frontend.signature import ArrayArg
 from qd_core.ir.nodes import ArrayType
 from qd_core.runtime.arguments import ArrayView
@@ -257,11 +259,8 @@ class Ndarray:
             self._runtime.device.default_stream.synchronize()
         value = data[index]
         if self.element_shape:
-            return self._element(value)
+            return PYTHON_SCOPE["element"](value.copy(), self.dtype, partial(self.__setitem__, key))
         return value.item()
-
-    def _element(self, value: np.ndarray[Any, Any]) -> Any:
-        return value.copy()
 
     def __setitem__(self, key: Any, value: Any) -> None:
         index = self._index(key)
