@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,11 @@ uint1, uint8, uint16, uint32, uint64 = u1, u8, u16, u32, u64
 float16, float32, float64 = f16, f32, f64
 
 _LAZY: dict[str, str] = {
-    **dict.fromkeys(("init", "reset", "sync"), "qd_core.api.init"),
+    **dict.fromkeys(
+        ("extension", "init", "is_extension_enabled", "is_extension_supported", "reset", "sync"), "qd_core.api.init"
+    ),
+    **dict.fromkeys(("CRITICAL", "DEBUG", "ERROR", "INFO", "TRACE", "WARN"), "qd_core._logging"),
+    **dict.fromkeys(("is_logging_effective", "set_logging_level"), "qd_core._logging"),
     **dict.fromkeys(("kernel", "Kernel"), "qd_core.api.kernel"),
     **dict.fromkeys(("Matrix", "Vector"), "qd_core.api.matrix"),
     **dict.fromkeys(("eig", "make_spd", "polar_decompose", "solve", "svd", "sym_eig"), "qd_core.api.linalg"),
@@ -77,6 +82,10 @@ def __getattr__(name: str) -> Any:
     """Load a public name at its first use."""
     if name.startswith("__"):
         raise AttributeError(name)
+    if name == "cfg":  # changes with every qd.init
+        from qd_core.api.config import config
+
+        return config()
     value = _find(name)
     globals()[name] = value
     return value
@@ -86,12 +95,10 @@ def _find(name: str) -> Any:
     module = _LAZY.get(name)
     if module is not None:
         return getattr(import_module(module), name)
-    if name in _SUBMODULES:
-        try:
-            return import_module(f"qd_core.api.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"qd_core.api.{name}":
-                raise
+    if name in ("_logging", "compat"):
+        return import_module(f"qd_core.{name}")
+    if name in _SUBMODULES and find_spec(f"qd_core.api.{name}") is not None:
+        return import_module(f"qd_core.api.{name}")
     arch = _arch(name) if name in _OWN_ARCHS else None
     if arch is not None:
         return arch

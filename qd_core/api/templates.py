@@ -54,6 +54,11 @@ def bind_template(bound: Bound, path: str, annotation: Any, value: Any) -> ArgTy
         return FieldsArg(
             tuple((n, bind_template(bound, f"{path}.{n}", annotation, m)) for n, m in members.items()), kind
         )
+    if bound.options.raise_on_templated_floats and annotation is not EMPTY and isinstance(value, (float, np.floating)):
+        raise QuadrantsRuntimeTypeError(
+            f"argument {path!r} = {value} is a float in a template, and raise_on_templated_floats is set",
+            hint="annotate it with float: a template is compiled anew for every value",
+        )
     key = fingerprint(value)
     if key is not None:
         return TemplateArg(key, value)

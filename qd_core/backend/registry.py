@@ -7,6 +7,7 @@ wanted as an accelerator. Whatever it raises then is recorded with its cause and
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -338,6 +339,10 @@ class Registry:
         BackendLoadError
             As :meth:`load`; QD304 (:class:`BackendUnavailableError`) also where probing finds nothing to run on.
         """
+        if _disabled(name):
+            text = f"backend {name!r} is switched off"
+            why = f"the environment variable QD_ENABLE_{name.upper()} is {os.environ[f'QD_ENABLE_{name.upper()}']!r}"
+            raise BackendUnavailableError(text, backend=name, why=why, hint="unset the variable")
         backend = self.load(name)
         answer = self.probe(name)
         if not answer.available:
@@ -349,13 +354,17 @@ class Registry:
         """Loadable backends that core does not bring itself, highest priority first, then by name."""
         found: list[Backend] = []
         for name in self.names():
-            if _is_core(self.entry(name).distribution):
+            if _is_core(self.entry(name).distribution) or _disabled(name):
                 continue
             try:
                 found.append(self.load(name))
             except BackendLoadError:
                 continue  # recorded in the entry; `doctor` and asking by name show it
         return tuple(sorted(found, key=lambda backend: (-backend.priority, backend.name)))
+
+
+def _disabled(name: str) -> bool:
+    return os.environ.get(f"QD_ENABLE_{name.upper()}", "").lower() in ("0", "false", "off")
 
 
 # --- what went wrong --------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from qd_core.codegen.jit import process_jit
 from qd_core.codegen.llvm.types import KERNEL
 from qd_core.cpu.compiler import FORMAT
 from qd_core.cpu.context import Context
-from qd_core.cpu.pool import Pool, default_threads, process_pool
+from qd_core.cpu.pool import MAX_THREADS, Pool, default_threads, process_pool
 from qd_core.errors import LaunchError
 
 __all__ = ["CpuDevice", "CpuModule", "CpuStream"]
@@ -75,7 +75,7 @@ class CpuDevice(HostDevice):
 
     def __init__(self, info: DeviceInfo, threads: int = 0) -> None:
         super().__init__(info)
-        self._context = Context(functools.partial(_pool_of, threads or default_threads()))
+        self._context = Context(functools.partial(_pool_of, min(threads or default_threads(), MAX_THREADS)))
         self.default_stream = CpuStream(self)
 
     @property

@@ -75,11 +75,15 @@ class ArtifactCache:
     folder : Path
         Created when the first entry is stored.
     max_nbytes : int
-        Least recently used entries beyond this total are removed.
+        Entries beyond this total are removed.
+    policy : str
+        ``"lru"``: the least recently used go first; ``"fifo"``: the oldest; ``"never"``: none goes.
+    factor : float
+        Share of ``max_nbytes`` that is free after some went.
     """
 
-    def __init__(self, folder: Path, max_nbytes: int = MAX_NBYTES) -> None:
-        self.folder, self.max_nbytes = folder, max_nbytes
+    def __init__(self, folder: Path, max_nbytes: int = MAX_NBYTES, policy: str = "lru", factor: float = 0.0) -> None:
+        self.folder, self.max_nbytes, self.policy, self.factor = folder, max_nbytes, policy, factor
         self._stored = 0
 
     def load(self, key: str) -> Artifact | None:
@@ -99,7 +103,7 @@ class ArtifactCache:
         except OSError:
             return None
         value = decode(data)
-        if value is not None:
+        if value is not None and self.policy != "fifo":
             with contextlib.suppress(OSError):
                 os.utime(path)
         return value
@@ -124,12 +128,15 @@ class ArtifactCache:
                 self.prune()
 
     def prune(self) -> None:
-        """Remove least recently used entries until the rest fits."""
+        """Remove entries, by the policy, until the rest fits."""
         entries = sorted(((s.st_mtime, s.st_size, p) for p, s in self.entries()), reverse=True)
-        total = 0
+        total = sum(nbytes for _, nbytes, _ in entries)
+        if self.policy == "never" or total <= self.max_nbytes:
+            return
+        kept, total = self.max_nbytes * (1 - self.factor), 0
         for _, nbytes, path in entries:
             total += nbytes
-            if total > self.max_nbytes:
+            if total > kept:
                 with contextlib.suppress(OSError):
                     path.unlink()
 

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from qd_core import dtypes as dt
-from qd_core.dtypes import DType
 from qd_core.errors import ClosedError, LaunchError
+from qd_core.runtime.options import Options
 
 if TYPE_CHECKING:
     from qd_core.backend.contract import Backend, Compiler, Device, DeviceInfo
@@ -21,28 +20,6 @@ if TYPE_CHECKING:
     from qd_core.runtime.tree import FieldTree
 
 __all__ = ["Options", "Runtime", "active", "current", "set_active"]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of `qd.init`; unknown names are refused there. All of them are part of compile keys."""
-
-    default_ip: DType = dt.i32
-    default_fp: DType = dt.f32
-    debug: bool = False
-    check_out_of_bound: bool = False
-    fast_math: bool = True
-    opt_level: int = 2
-    short_circuit_operators: bool = True
-    unrolling_limit: int = 32
-    cpu_max_num_threads: int = 0
-    random_seed: int = 0
-    ad_residual_bytes: int = 32768
-    offline_cache: bool = True
-    offline_cache_file_path: str = ""
-    offline_cache_max_size_of_files: int = 100 << 20
-    print_ir: bool = False
-    device_options: tuple[tuple[str, Any], ...] = ()
 
 
 _generations = itertools.count(1)
@@ -65,6 +42,7 @@ class Runtime:
     options: Options
     generation: int = field(default_factory=lambda: next(_generations))
     closed: bool = False
+    ignored: dict[str, Any] = field(default_factory=dict[str, Any])
     log: Log | None = None
     recorder: Recorder | None = None
     tangents: int = 0

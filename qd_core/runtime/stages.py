@@ -2,7 +2,7 @@
 
 ``QD_VERIFY_IR=1`` verifies the IR after every stage (the tests set it). ``QD_DUMP_IR=1`` writes it as text that parses
 again, one file a stage, below
-``QD_DUMP_DIR`` (default ``qd_dump``).
+``QD_DUMP_DIR`` (default: the option ``debug_dump_path``). The option ``print_ir`` prints it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from pathlib import Path
 
 from qd_core.ir.nodes import Function
 from qd_core.ir.program import Program
+from qd_core.runtime.context import active
+from qd_core.runtime.options import Options
 
-__all__ = ["passed"]
+__all__ = ["passed", "stage_text"]
 
 _count = 0
 
@@ -30,16 +32,25 @@ def passed(stage: str, ir: Function | Program) -> None:
         from qd_core.ir.verify import verify
 
         verify(ir)
+    runtime = active()
+    options = runtime.options if runtime is not None else Options()
+    if options.print_ir:
+        print(f"[{stage}]\n{stage_text(ir)}")
     if os.environ.get("QD_DUMP_IR") == "1":
-        _dump(stage, ir)
+        _dump(stage, ir, options.debug_dump_path)
 
 
-def _dump(stage: str, ir: Function | Program) -> None:
-    global _count
+def stage_text(ir: Function | Program) -> str:
+    """Return the text of a stage, which parses again."""
     from qd_core.ir.print import print_function, print_program
 
-    folder = Path(os.environ.get("QD_DUMP_DIR", "qd_dump"))
+    return print_function(ir, locations=True) if isinstance(ir, Function) else print_program(ir, locations=True)
+
+
+def _dump(stage: str, ir: Function | Program, default: str) -> None:
+    global _count
+    folder = Path(os.environ.get("QD_DUMP_DIR", default))
     folder.mkdir(parents=True, exist_ok=True)
-    text = print_function(ir, locations=True) if isinstance(ir, Function) else print_program(ir, locations=True)
+    text = stage_text(ir)
     (folder / f"{_count:04d}_{ir.name}_{stage}.qdir").write_text(text, encoding="utf-8")
     _count += 1

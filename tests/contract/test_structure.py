@@ -23,14 +23,15 @@ MIDDLE = {"passes", "math", "autodiff", "frontend"}
 PLUGIN = BASE | {"ir", "backend", "codegen", "math", "testing"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
+    "_logging": set(),
     "dtypes": {"errors"},
     "ir": BASE,
     **{name: BASE | MIDDLE | {"ir"} for name in MIDDLE},
     "backend": BASE | {"ir"} | MIDDLE,
     "codegen": BASE | {"ir", "math", "backend"},
-    "runtime": BASE | {"ir", "backend", "codegen"} | MIDDLE,
+    "runtime": BASE | {"_logging", "ir", "backend", "codegen"} | MIDDLE,
     # `qd.ad.gradcheck` compares with the reference: the meaning of every op.
-    "api": BASE | {"ir", "backend", "codegen", "runtime", "reference"} | MIDDLE,
+    "api": BASE | {"_logging", "ir", "backend", "codegen", "runtime", "reference"} | MIDDLE,
     "cpu": PLUGIN,
     "reference": PLUGIN | {"passes"},  # `interpret` runs a function that no launcher has cut into tasks
 }
