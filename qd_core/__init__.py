@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -68,14 +69,32 @@ _SUBMODULES = ("ad", "experimental", "types", "math", "simt", "algorithms", "too
 
 
 class _Package(ModuleType):
-    """The package: importing a subpackage does not replace the public name it shares (`qd.cpu`, `qd.math`)."""
+    """The package: importing a subpackage does not replace the public name it shares (`qd.cpu`)."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if not (isinstance(value, ModuleType) and name in ("cpu", "reference", "math")):
+        if not (isinstance(value, ModuleType) and name in ("cpu", "reference")):
             super().__setattr__(name, value)
 
 
+class _Submodules:
+    """Finder and loader of public submodules: `from qd_core.math import vec3` takes it from `qd_core.api.math`."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Answer for the public names alone."""
+        package, _, module = name.rpartition(".")
+        return ModuleSpec(name, self) if package == __name__ and module in _SUBMODULES else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Any module will do: it is replaced."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the module that has the contents in its place."""
+        package, _, name = module.__name__.rpartition(".")
+        sys.modules[module.__name__] = import_module(f"{package}.api.{name}")
+
+
 sys.modules[__name__].__class__ = _Package
+sys.meta_path.append(_Submodules())  # type: ignore[arg-type]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Derive the constants of the elementary functions: writes ``qd_core/math/coefficients.py``.
+"""Derive the constants of the elementary functions: writes ``qd_core/elementary/coefficients.py``.
 
 Each polynomial interpolates its function at Chebyshev nodes of the stated interval (200-digit arithmetic), in powers
 of the reduced variable; coefficients are rounded to the type. Needs mpmath. Run ``python tools/fit_math.py`` from the

@@ -175,7 +175,7 @@ def _stop_grad(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, 
 @intrinsic("frexp")
 def _frexp(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Mantissa and exponent: two values, or two vectors."""
-    from qd_core.math.expression import frexp
+    from qd_core.elementary.expression import frexp
 
     exactly(ctx, node, "frexp", args, kwargs, 1)
     value = to_runtime(ctx, _number_as_real(args[0]), node)

@@ -10,7 +10,7 @@ Elementwise operations take operands of *one* type (the front end casts first). 
 `operand_types`.
 
 The attribute ``exact`` of a node with a real result limits fast math (it is absent on what users write). Error-free
-transformations of `qd_core.math` rely on it, so every code generator obeys:
+transformations of `qd_core.elementary` rely on it, so every code generator obeys:
 
 * absent: the user's ``fast_math`` decides (reassociate, contract, reciprocal, no signed zeros);
 * ``"contract"``: a multiplication and an addition may be fused when ``fast_math`` is on, nothing else (LLVM: flag
@@ -70,7 +70,7 @@ class OpDef:
     regions : int
         Number of regions.
     native : bool
-        Every code generator must print it; otherwise `qd_core.math` decomposes it where the target has none.
+        Every code generator must print it; otherwise `qd_core.elementary` decomposes it where the target has none.
     doc : str
         One sentence, with edge cases.
     """
@@ -261,7 +261,7 @@ _row("isinf", 1, "Is an infinity; survives fast math.", types=REAL, result="u1",
 _row("popcnt", 1, "Number of one bits.", types=INT, result="i32", numpy=_popcnt)
 _row("clz", 1, "Leading zero bits; the width for 0.", types=INT, result="i32", numpy=_clz)
 
-# -- elementary functions: `qd_core.math` has them as IR ---------------------------------------------------------------
+# -- elementary functions: `qd_core.elementary` has them as IR -----------------------------------------------------
 for _name, _f, _domain in (
     ("sin", np.sin, (-100.0, 100.0)),
     ("cos", np.cos, (-100.0, 100.0)),
@@ -275,7 +275,7 @@ for _name, _f, _domain in (
     _row(
         _name,
         1,
-        f"Elementary function `{_name}`; error bound in `qd_core.math`.",
+        f"Elementary function `{_name}`; error bound in `qd_core.elementary`.",
         types=REAL,
         numpy=_wide(_f),
         domain=_domain,

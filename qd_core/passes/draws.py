@@ -89,12 +89,12 @@ class _Numbering:
         return True
 
     def _draw(self, dtype: DType) -> Value:
-        from qd_core.math.random import number
+        from qd_core.elementary.random import number
 
         return number(self.builder, dtype, [self._word() for _ in range(1 if dtype.bits <= 32 else 2)])
 
     def _word(self) -> Value:
-        from qd_core.math.random import philox4x32
+        from qd_core.elementary.random import philox4x32
 
         place, b = self.place, self.builder
         key = [b.cast(self.key, dt.u32), b.cast(b.emit("shr", self.key, b.const(dt.u64, 32)), dt.u32)]

@@ -16,7 +16,7 @@ Native = Collection[str | tuple[str, str]]
 
 
 def legalize(program: Program, native: Native = ()) -> Program:
-    """Return ``program`` with every operation that is not native expanded by `qd_core.math`.
+    """Return ``program`` with every operation that is not native expanded by `qd_core.elementary`.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def legalize_region(region: Region, native: Native = ()) -> Region:
     """Return a copy of ``region`` without operations that the target lacks; the region itself when it has none."""
     if not any(_is_missing(n, native) for n in walk(region)):
         return region
-    from qd_core.math import (
+    from qd_core.elementary import (
         expand,
     )  # most kernels do without the library, and its import takes as long as lowering them
 

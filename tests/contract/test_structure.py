@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 CORE = ROOT / "qd_core"
 
 BASE = {"errors", "dtypes"}
-MIDDLE = {"passes", "math", "autodiff", "frontend"}
-PLUGIN = BASE | {"ir", "backend", "codegen", "math", "testing"}
+MIDDLE = {"passes", "elementary", "autodiff", "frontend"}
+PLUGIN = BASE | {"ir", "backend", "codegen", "elementary", "testing"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "_logging": set(),
@@ -28,7 +28,7 @@ LAYERS: dict[str, set[str]] = {
     "ir": BASE,
     **{name: BASE | MIDDLE | {"ir"} for name in MIDDLE},
     "backend": BASE | {"ir"} | MIDDLE,
-    "codegen": BASE | {"ir", "math", "backend"},
+    "codegen": BASE | {"ir", "elementary", "backend"},
     "runtime": BASE | {"_logging", "ir", "backend", "codegen"} | MIDDLE,
     # `qd.ad.gradcheck` compares with the reference: the meaning of every op.
     "api": BASE | {"_logging", "ir", "backend", "codegen", "runtime", "reference"} | MIDDLE,

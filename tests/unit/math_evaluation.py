@@ -1,4 +1,4 @@
-"""Evaluates expansions of `qd_core.math` over NumPy arrays, and measures errors in units in the last place."""
+"""Evaluates expansions of `qd_core.elementary` over NumPy arrays, and measures errors in units in the last place."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from qd_core.dtypes import DType
+from qd_core.elementary import expand
 from qd_core.ir.build import Builder
 from qd_core.ir.fold import evaluate
 from qd_core.ir.nodes import Node, Param, Region, Value
 from qd_core.ir.rewrite import eliminate_dead, walk
-from qd_core.math import expand
 
 
 def build(

@@ -9,7 +9,7 @@ import pytest
 from math_evaluation import evaluate_function
 from math_samples import BINARY, NUMPY, UNARY, error_in_ulp, samples
 
-from qd_core.math import BOUNDS
+from qd_core.elementary import BOUNDS
 
 FUNCTIONS = (*UNARY, *BINARY)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qd_core.math import coefficients
+from qd_core.elementary import coefficients
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,6 +9,7 @@ from math_samples import BINARY, UNARY
 
 from qd_core import dtypes as dt
 from qd_core.dtypes import DType
+from qd_core.elementary import BOUNDS, expand
 from qd_core.errors import Span
 from qd_core.ir.build import Builder
 from qd_core.ir.nodes import Node, Region
@@ -18,7 +19,6 @@ from qd_core.ir.print import print_program
 from qd_core.ir.program import Program
 from qd_core.ir.rewrite import Copier, walk
 from qd_core.ir.verify import verify
-from qd_core.math import BOUNDS, expand
 from qd_core.passes.legalize import legalize
 
 FUNCTIONS = (*UNARY, *BINARY)

@@ -8,7 +8,7 @@ from math_evaluation import evaluate_function
 from math_machine import run_machine
 from math_samples import BINARY, UNARY, error_in_ulp, samples
 
-from qd_core.math import BOUNDS
+from qd_core.elementary import BOUNDS
 
 
 @pytest.mark.parametrize("lanes", [0, 1])

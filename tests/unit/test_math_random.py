@@ -7,7 +7,7 @@ import pytest
 from math_evaluation import build, run
 
 from qd_core import dtypes as dt
-from qd_core.math.random import philox4x32, uniform
+from qd_core.elementary.random import philox4x32, uniform
 
 KNOWN = [
     ((0,) * 4, (0,) * 2, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),

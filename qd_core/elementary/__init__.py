@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from qd_core import dtypes as dt
+from qd_core.elementary import exponential, power, trigonometry
+from qd_core.elementary.expression import Expr, protected
 from qd_core.ir.build import Builder
 from qd_core.ir.nodes import Value
-from qd_core.math import exponential, power, trigonometry
-from qd_core.math.expression import Expr, protected
 
 __all__ = ["BOUNDS", "expand"]
 

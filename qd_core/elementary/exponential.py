@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from qd_core import dtypes as dt
-from qd_core.math import coefficients as table
-from qd_core.math.expression import Expr, Format, format_of, polynomial, where
+from qd_core.elementary import coefficients as table
+from qd_core.elementary.expression import Expr, Format, format_of, polynomial, where
 
 __all__ = ["exp", "exp_kernel", "log", "nearest", "scale", "split", "tanh"]
 

@@ -8,8 +8,8 @@ multiple of pi/2, an f64 as 2**-62). All integers are 32-bit limbs in u64.
 from __future__ import annotations
 
 from qd_core import dtypes as dt
-from qd_core.math import coefficients as table
-from qd_core.math.expression import Expr, Format, Reduced, fast_two_sum, format_of, where
+from qd_core.elementary import coefficients as table
+from qd_core.elementary.expression import Expr, Format, Reduced, fast_two_sum, format_of, where
 
 __all__ = ["LEAST_EXPONENT", "reduce_huge"]
 

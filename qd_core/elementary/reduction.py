@@ -6,9 +6,9 @@ vector skips, by `math.payne_hanek`. No wider real type is used.
 
 from __future__ import annotations
 
-from qd_core.math import coefficients as table
-from qd_core.math.expression import Expr, Reduced, fast_two_sum, format_of
-from qd_core.math.payne_hanek import reduce_huge
+from qd_core.elementary import coefficients as table
+from qd_core.elementary.expression import Expr, Reduced, fast_two_sum, format_of
+from qd_core.elementary.payne_hanek import reduce_huge
 
 __all__ = ["LIMIT", "reduce_half_pi"]
 

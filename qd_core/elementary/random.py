@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from qd_core import dtypes as dt
 from qd_core.dtypes import DType
+from qd_core.elementary.expression import Expr
 from qd_core.ir.build import Builder
 from qd_core.ir.nodes import Value
-from qd_core.math.expression import Expr
 
 __all__ = ["number", "philox4x32", "uniform"]
 

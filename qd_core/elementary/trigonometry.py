@@ -5,9 +5,9 @@ Polynomials in the square of a reduced argument; all signs are moved as bits, so
 
 from __future__ import annotations
 
-from qd_core.math import coefficients as table
-from qd_core.math.expression import Expr, Reduced, fast_two_sum, format_of, polynomial, where
-from qd_core.math.reduction import reduce_half_pi
+from qd_core.elementary import coefficients as table
+from qd_core.elementary.expression import Expr, Reduced, fast_two_sum, format_of, polynomial, where
+from qd_core.elementary.reduction import reduce_half_pi
 
 __all__ = ["acos", "asin", "atan2", "cos", "sin", "tan"]
 

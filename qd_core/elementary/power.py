@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from qd_core import dtypes as dt
+from qd_core.elementary import coefficients as table
+from qd_core.elementary.exponential import exp_kernel, nearest, scale, split
+from qd_core.elementary.expression import Expr, polynomial, where
 from qd_core.ir.build import Builder, constant_of
 from qd_core.ir.nodes import Value
-from qd_core.math import coefficients as table
-from qd_core.math.exponential import exp_kernel, nearest, scale, split
-from qd_core.math.expression import Expr, polynomial, where
 
 __all__ = ["pow", "powi"]
 
