@@ -360,7 +360,9 @@ def _draw(executable: Executable, bound: Bound) -> int | None:
 def results_of(function: Function) -> Results | None:
     """How to rebuild the kernel's value; None when it returns nothing."""
     specs = function.attrs.get("returns")
-    return Results(specs, function.attrs["return_tuple"], Matrix, Struct) if specs else None
+    if not specs:
+        return None
+    return Results(specs, function.attrs["return_tuple"], function.attrs["return_types"], Matrix, Struct.of)
 
 
 def lower_options(options: Options) -> LowerOptions:

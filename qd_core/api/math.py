@@ -10,6 +10,7 @@ import math as _math
 from typing import Any
 
 from qd_core import dtypes as dt
+from qd_core.api import field, matrix
 from qd_core.api import ops as qd
 from qd_core.api.matrix import Matrix, Vector
 from qd_core.api.ops import (
@@ -44,6 +45,9 @@ __all__ = [
     "rot_by_axis", "rot_yaw_pitch_roll", "rotation2d", "rotation3d", "round", "scale", "sign", "sin", "smoothstep",
     "sqrt", "step", "tan", "tanh", "translate", "uvec2", "uvec3", "uvec4", "vdir", "vec2", "vec3", "vec4",
 ]  # fmt: skip
+
+PYTHON_SCOPE = (field, matrix)
+"""The modules that say what the types make in Python scope: importing this one makes them complete."""
 
 pi, e, inf, nan = _math.pi, _math.e, _math.inf, _math.nan
 

@@ -65,6 +65,11 @@ class Matrix:
         """Scalar type of the NumPy data."""
         return self._dtype or from_numpy(self._data.dtype)
 
+    @property
+    def entries(self) -> np.ndarray[Any, Any]:
+        """The components as a NumPy array of `shape`; changes of it are seen."""
+        return self._data
+
     def get_shape(self) -> tuple[int, ...]:
         """Extents: `shape`."""
         return self.shape

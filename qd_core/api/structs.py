@@ -7,7 +7,8 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from qd_core.errors import QuadrantsTypeError
+from qd_core.api import field as fields
+from qd_core.errors import QuadrantsSyntaxError, QuadrantsTypeError
 from qd_core.frontend.annotations import PYTHON_SCOPE, MatrixType, StructType, as_dtype
 from qd_core.frontend.functions import Func
 from qd_core.frontend.lower import kernel_meaning
@@ -17,6 +18,9 @@ from qd_core.runtime.struct import StructField, member_type
 __all__ = ["Struct", "data_oriented", "dataclass"]
 
 
+COMPLETE = (fields,)
+"""The module that says what ``field`` of a struct type makes: importing this one makes such types complete."""
+
 _METHODS = (Func, types.FunctionType, staticmethod, property)
 
 
@@ -25,6 +29,7 @@ def _is_method(name: str, value: Any) -> bool:
 
 
 _VIEWS: dict[str, Callable[[dict[str, Any], Any], Any]] = {
+    "keys": lambda members, kind: list(members),
     "items": lambda members, kind: members.items(),
     "entries": lambda members, kind: dict(members),
     "methods": lambda members, kind: dict(kind.methods) if kind is not None else {},
@@ -69,11 +74,6 @@ class Struct:
     def __qd_struct__(self) -> tuple[dict[str, Any], StructType | None]:
         """Members and type, for kernels."""
         return self._members, self._type
-
-    @property
-    def keys(self) -> list[str]:
-        """Names of the members."""
-        return list(self._members)
 
     def to_dict(self) -> dict[str, Any]:
         """Members as a dict; structs inside become dicts too."""
@@ -162,6 +162,12 @@ def dataclass(cls: type) -> StructType:
     2.0
     """
     raw = {k: v for c in reversed(cls.__mro__) for k, v in getattr(c, "__annotations__", {}).items()}
+    for name in raw:
+        if name in vars(cls) and not isinstance(vars(cls)[name], types.MemberDescriptorType):
+            raise QuadrantsSyntaxError(
+                f"Default value in @dataclass is not supported. The member is {name!r} of {cls.__name__}",
+                hint="members start as 0; write a @staticmethod that makes a struct with other values",
+            )
     members = evaluated(cls) if any(isinstance(a, str) for a in raw.values()) else raw
     methods = {n: f for c in reversed(cls.__mro__) for n, f in vars(c).items() if _is_method(n, f)}
     for name, annotation in members.items():

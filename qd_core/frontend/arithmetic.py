@@ -347,11 +347,22 @@ def _bits(name: str) -> Binary:
     return rule
 
 
+_SIGNS: dict[type[ast.AST], str] = {
+    ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>", ast.Invert: "~",
+}  # fmt: skip
+
+
+def _sign_of(node: Any) -> str:
+    """How the operator of a node is written; the source of a call."""
+    sign = _SIGNS.get(type(getattr(node, "op", None)))
+    return sign if sign is not None else ast.unparse(node)
+
+
 def _need_integers(ctx: Lowering, node: Any, *values: Value) -> None:
     if any(v.type.is_real for v in values):
         types = " and ".join(v.type.name for v in values)
         ctx.type_error(
-            f"bit operations need integers, got {types}",
+            f"unsupported operand type(s) for {_sign_of(node)!r}: bit operations need integers, got {types}",
             node,
             hint="convert with qd.cast, or take the bits with qd.bit_cast",
         )

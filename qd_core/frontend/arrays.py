@@ -64,7 +64,7 @@ def _append_index(ctx: Lowering, part: Any, flat: list[Value], node: ast.AST) ->
     for v in value.items if isinstance(value, MatrixValue) else (value,):
         if v.type.is_real:
             ctx.type_error(
-                f"an index must be an integer, got {v.type.name}",
+                f"indices must be integers, got {v.type.name}",
                 node,
                 hint="convert with int(...) or qd.cast(..., qd.i32)",
             )
@@ -147,7 +147,7 @@ def _check_bounds(
     ctx: Lowering, array: ArrayRef, ok: Value, indices: Sequence[Value], extents: Sequence[Value]
 ) -> None:
     n = len(indices)
-    message: list[Any] = [f"index out of bounds: {array.name}["]
+    message: list[Any] = [f"Out of bound access: {array.name}["]
     for k in range(n):
         message += [", "] * (k > 0) + [(k,)]
     message.append("] of shape (")

@@ -120,7 +120,7 @@ def _matrix_axis(ctx: Lowering, extent: int, raw: Any, node: ast.AST) -> Index:
     known = static_int(raw)
     index = raw if known is not None else as_scalar(ctx, raw, node)
     if known is None and index.type.is_real:
-        ctx.type_error(f"an index must be an integer, got {index.type.name}", node)
+        ctx.type_error(f"indices must be integers, got {index.type.name}", node)
     if known is not None and known < 0:
         ctx.syntax_error(
             f"negative index {known} into a vector or matrix", node, hint=f"indices count from 0 to {extent - 1}"
@@ -146,7 +146,7 @@ def _check_component(ctx: Lowering, index: Value, extent: int) -> None:
         builder.emit("lt", wide, builder.const(dt.i64, extent)),
     )
     builder.check(
-        "bounds", ok, (index,), message=("index out of bounds: ", (0,), f" on an axis of {extent} components")
+        "bounds", ok, (index,), message=("Out of bound access: ", (0,), f" on an axis of {extent} components")
     )
 
 

@@ -93,7 +93,9 @@ def _real_operand(ctx: Lowering, node: ast.AST, name: str, x: Value, from_intege
         return x
     if not from_integer:
         ctx.type_error(
-            f"{name} needs a real operand, got {x.type.name}", node, hint=f"convert it: qd.{name}(qd.cast(x, qd.f32))"
+            f"'{name}' takes real inputs only: {name} needs a real operand, got {x.type.name}",
+            node,
+            hint=f"convert it: qd.{name}(qd.cast(x, qd.f32))",
         )
     return ctx.builder.cast(x, ctx.options.default_fp)
 

@@ -181,7 +181,8 @@ def _results(ctx: Lowering, info: KernelInfo) -> _Returns:
                 hint="return scalars, vectors, matrices or structs of them",
             )
         specs.append(_store_result(ctx, kind, value, f"return.{n}" if several else "return", node))
-    return _Returns({"returns": tuple(specs), "return_tuple": several}, tuple(kinds))
+    attrs = {"returns": tuple(specs), "return_tuple": several, "return_types": tuple(kinds)}
+    return _Returns(attrs, tuple(kinds))
 
 
 def _returned(ctx: Lowering, value: Any, count: int, several: bool, node: Any) -> list[Any]:

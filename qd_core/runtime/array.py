@@ -272,7 +272,7 @@ class Ndarray:
         self._announce_write(index)
         if self._host is not None:
             self._runtime.device.default_stream.synchronize()
-            self._host[index] = value
+            self._host[index] = np.asarray(value).astype(self.dtype.numpy)
             return
         element = np.ascontiguousarray(np.broadcast_to(np.asarray(value).astype(self.dtype.numpy), self.element_shape))
         offset = sum(i * s for i, s in zip(index, self._view.strides, strict=True)) * self.dtype.nbytes

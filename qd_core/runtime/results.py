@@ -26,14 +26,17 @@ class Results:
         One ``(path, kind, dtype name, shape)`` a value, as `frontend.lower` describes them.
     several : bool
         The kernel returns a tuple.
+    types : tuple
+        Type of each value.
     matrix, struct : callable
-        Make the library's matrix from a NumPy array, and its struct from a dict of members.
+        Make the library's matrix from a NumPy array, and its struct from its type and a dict of members.
     """
 
     specs: tuple[tuple[str, str, str, Any], ...]
     several: bool
+    types: tuple[Any, ...]
     matrix: Callable[[np.ndarray[Any, Any]], Any]
-    struct: Callable[[dict[str, Any]], Any]
+    struct: Callable[[Any, dict[str, Any]], Any]
 
     @property
     def scalar(self) -> DType | None:
@@ -45,13 +48,13 @@ class Results:
 
     def decode(self, fetch: Fetch) -> Any:
         """Return the kernel's value; ``fetch`` gives the contents of a result array by path."""
-        values = [self._value(spec, fetch) for spec in self.specs]
+        values = [self._value(spec, fetch, type) for spec, type in zip(self.specs, self.types, strict=True)]
         return tuple(values) if self.several else values[0]
 
-    def _value(self, spec: tuple[str, str, str, Any], fetch: Fetch) -> Any:
+    def _value(self, spec: tuple[str, str, str, Any], fetch: Fetch, type: Any) -> Any:
         path, kind, _, shape = spec
         if kind == "struct":
-            return self.struct({name: self._value(member, fetch) for name, member in shape})
+            return self.struct(type, {name: self._value(part, fetch, type.members[name]) for name, part in shape})
         data = fetch(path)
         if kind == "matrix":
             return self.matrix(data.reshape(shape))

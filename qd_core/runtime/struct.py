@@ -7,7 +7,6 @@ from typing import Any
 
 from qd_core.errors import ArgumentValueError, QuadrantsTypeError
 from qd_core.frontend.annotations import MatrixType, StructType, as_dtype
-from qd_core.frontend.functions import BoundFunc
 from qd_core.runtime.context import active
 from qd_core.runtime.field import Field, MatrixField, ScalarField
 from qd_core.runtime.tree import SNode
@@ -31,11 +30,6 @@ class StructElement:
         """Members now and type, for kernels."""
         return self._members(), self._field.type
 
-    @property
-    def keys(self) -> list[str]:
-        """Names of the members."""
-        return list(self._field.members)
-
     def to_dict(self) -> dict[str, Any]:
         """Members as a dict; structs inside become dicts too."""
         return {k: v.to_dict() if hasattr(v, "to_dict") else v for k, v in self._members().items()}
@@ -44,10 +38,12 @@ class StructElement:
         member = self._field.members.get(name)
         if member is not None:
             return member[self._key]
+        if name == "keys":
+            return list(self._field.members)
         method = self._field.type.methods.get(name)
         if method is None:
             raise AttributeError(f"a struct of {', '.join(self._field.members)} has no member {name!r}")
-        return BoundFunc(method, self)
+        return method.__get__(self, type(self))
 
     def __setattr__(self, name: str, value: Any) -> None:
         member = self._field.members.get(name)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -186,3 +189,60 @@ def test_arrays_of_vector_types_of_the_math_module(device):
     x = qd.Vector.ndarray(3, qd.f32, 4)
     add(x, np.arange(4, dtype=np.float32))
     np.testing.assert_array_equal(x.to_numpy()[:, 1], np.arange(4))
+
+
+def test_structs_that_kernels_return_have_their_methods(device):
+    @qd.dataclass
+    class Pair:
+        x: qd.f32
+        keys: qd.i32
+
+        @qd.func
+        def plus(self, other: qd.template()):
+            return Pair(self.x + other.x, self.keys + other.keys)
+
+        def plus_python(self, other):
+            return Pair(self.x + other.x, self.keys + other.keys)
+
+    @qd.kernel
+    def double(p: Pair) -> (Pair, int):
+        return p.plus(p), p.keys
+
+    pair, keys = double(Pair(1.5, 2))
+    twice = pair.plus_python(pair)
+    assert (pair.x, pair.keys, twice.x, twice.keys, keys) == (3, 4, 6, 8, 2)
+    pairs = Pair.field(shape=2)
+    pairs[0].keys = 5
+    assert (pairs[0].keys, pairs.keys) == (5, ["x", "keys"])
+
+
+def test_defaults_of_dataclasses_are_refused():
+    with pytest.raises(qd.QuadrantsSyntaxError, match=r"Default value in @dataclass is not supported.*'b'"):
+
+        @qd.dataclass
+        class Wrong:
+            a: int
+            b: float = 3.14
+
+
+def test_integers_stored_by_the_host_wrap_as_in_kernels(device):
+    field, array = qd.field(qd.i8, shape=2), qd.ndarray(qd.i8, 2)
+    pairs = qd.types.struct(a=qd.i16, b=qd.u1).field(shape=1)
+    field[0] = array[0] = 300
+    pairs[0].a, pairs[0].b = 0xFFFF, True
+    assert (field[0], array[0], pairs[0].a, pairs[0].b) == (44, 44, -1, 1)
+
+
+@pytest.mark.parametrize(
+    "first", ["qd.math.vec3.field(shape=3)[0]", "qd.ndarray(qd.math.vec3, 3)[0]", "A.field(shape=3)"]
+)
+def test_whatever_is_used_first_is_complete(first):
+    text = f"""
+import qd_core as qd
+qd.init(arch=qd.cpu)
+@qd.dataclass
+class A:
+    a: qd.i32
+{first}
+"""
+    subprocess.run([sys.executable, "-c", text], check=True, timeout=60)

@@ -308,7 +308,7 @@ def test_bounds_are_checked_and_accesses_masked() -> None:
     assert run(k, x, 1, debug=True).result == 6
     done = run(k, x, 7, debug=True)
     assert done.result == 0
-    assert done.failures == ["bounds: index out of bounds: x[7] of shape (3,)"]
+    assert done.failures == ["bounds: Out of bound access: x[7] of shape (3,)"]
     assert run(k, x, -1, check_out_of_bound=True).failures[0].endswith("x[-1] of shape (3,)")
 
 
