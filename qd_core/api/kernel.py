@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qd_core.api.binding import Bound, bind_argument, bind_call
 from qd_core.api.matrix import Matrix
+from qd_core.api.recall import Recalled, keep, recall, source_key
 from qd_core.api.specialize import BoundKernel, Specialisation, forget
 from qd_core.api.structs import Struct
 from qd_core.backend.contract import Access, CompileOptions
@@ -28,7 +30,7 @@ from qd_core.passes.pin import pin_extrema
 from qd_core.passes.unify import unify
 from qd_core.runtime.context import Options, Runtime, current
 from qd_core.runtime.draws import Draws
-from qd_core.runtime.launch import Executable
+from qd_core.runtime.launch import Executable, Incomplete
 from qd_core.runtime.native_spec import MISS, miss, pick
 from qd_core.runtime.results import Results
 from qd_core.runtime.stages import passed
@@ -108,10 +110,14 @@ class Kernel:
                 return self._record(runtime.recorder, args, kwargs)
             if runtime.tangents:
                 return self.tangent.launch(*args, **kwargs)
-        spec, bound = self._specialise(args, kwargs)
-        executable = spec.executable
-        _draw(executable, bound)
-        result = executable.launch(bound.scalars, bound.sources)
+        spec, bound = self._specialise(args, kwargs, outlines=True)
+        key = _draw(spec.executable, bound)
+        try:
+            result = spec.executable.launch(bound.scalars, bound.sources)
+        except Incomplete:
+            spec, bound = self._specialise(args, kwargs)
+            bound.scalars |= {} if key is None else {RANDOM: key}
+            result = spec.executable.launch(bound.scalars, bound.sources)
         if runtime.tangents or (runtime.recorder is not None and self.mode != REVERSE):
             return result
         if not kwargs and len(args) == len(self.info.parameters):
@@ -123,7 +129,8 @@ class Kernel:
         plans = spec.executable.runtime.plans
         if spec.plans != plans and spec.executable.launches > 1:
             spec.plans = plans
-            self._install(spec, args, bound)
+            with suppress(Incomplete):  # a variant is not on disk: launches that need it have it made
+                self._install(spec, args, bound)
 
     def _record(self, recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Launch under a tape; the derivative is built now, so that what cannot be differentiated is refused here."""
@@ -223,25 +230,47 @@ class Kernel:
         return spec.executable, bound
 
     def _specialise(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, create: bool = True
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, create: bool = True, outlines: bool = False
     ) -> tuple[Specialisation, Bound]:
-        """Bind a call; compile when its types are new. ``create`` lets a derivative allocate missing gradients."""
+        """Bind a call; compile when its types are new.
+
+        ``create`` lets a derivative allocate missing gradients; ``outlines`` allows a program without bodies.
+        """
         runtime = current()
         bound, types, arguments = self._bind(args, kwargs, create=create and self.mode == REVERSE)
         key = (runtime.generation, tuple(map(forget, types)), self._active(bound))
-        known = self._specs.get(key, [])
+        known = [s for s in self._specs.get(key, ()) if outlines or not s.executable.outline]
         for spec in known:
             fitting = spec.fits(bound, arguments)
             if fitting is not None:
                 return spec, fitting
         self._drop_stale(runtime)
-        lowered = self._lower(types, bound)
-        assert lowered.members is not None
-        with nesting_limited(self.info):
-            executable = self._build(runtime, lowered.function, self._active(bound))
-        spec = Specialisation.of(executable, types, lowered.members)
+        source = source_key(self.info, self.mode, types, key[2], runtime)
+        recalled = recall(runtime, source, self.info, arguments, bound) if source is not None and outlines else None
+        if recalled is not None and recalled.active == self._active(recalled.bound):
+            spec, bound = self._restore(runtime, types, recalled), recalled.bound
+        else:
+            spec = self._compile(runtime, types, bound, source)
         self._specs[key] = [*known, spec]
         return spec, bound
+
+    def _restore(self, runtime: Runtime, types: tuple[ArgType, ...], recalled: Recalled) -> Specialisation:
+        results = Results(*recalled.returns, Matrix, Struct) if recalled.returns is not None else None
+        spec = recalled.specialisation(runtime, compile_options(runtime.options), results, self.info, types)
+        self._let_draw(spec.executable)
+        return spec
+
+    def _compile(
+        self, runtime: Runtime, types: tuple[ArgType, ...], bound: Bound, source: str | None
+    ) -> Specialisation:
+        lowered = self._lower(types, bound)
+        assert lowered.members is not None
+        active = self._active(bound)
+        with nesting_limited(self.info):
+            executable = self._build(runtime, lowered.function, active)
+        if source is not None:
+            keep(runtime, source, executable, lowered.members, active)
+        return Specialisation.of(executable, types, lowered.members)
 
     def _bind(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], *, create: bool = False
@@ -313,9 +342,12 @@ class Kernel:
         executable = Executable.build(runtime, offload(function), options, results, self.info.span)
         executable.disjoint = function.attrs.get("no_overlap", ())
         executable.detours = function.attrs.get("detours", ())
-        if any(p.path == RANDOM for p in executable.table.params):
-            executable.draws = self._drawn(runtime), int(self.mode != REVERSE)
+        self._let_draw(executable)
         return executable
+
+    def _let_draw(self, executable: Executable) -> None:
+        if any(p.path == RANDOM for p in executable.table.params):
+            executable.draws = self._drawn(executable.runtime), int(self.mode != REVERSE)
 
     def _drawn(self, runtime: Runtime) -> Draws:
         """Keys of this kernel's random streams, which its derivatives share."""

@@ -70,6 +70,7 @@ def _object_attribute(ctx: Lowering, ref: ObjectRef, name: str, node: ast.AST) -
     """Member of a dataclass argument by its annotation; methods and properties of the class."""
     method = getattr(type(ref.value), name, None)
     if isinstance(method, Func):
+        ctx.evidence.attribute(ref.value, name, getattr(ref.value, name))
         return BoundFunc(method, ref)
     value = ctx.compile_time(lambda: getattr(ref.value, name), node, f"the attribute {name!r} of {describe(ref)}")
     annotation = member_annotations(type(ref.value)).get(name, EMPTY)

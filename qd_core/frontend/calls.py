@@ -157,6 +157,7 @@ def _python_call(ctx: Lowering, node: ast.Call, function: Any, args: list[Any], 
             why="only functions of the kernel language can compute with run-time values",
             hint="decorate it with @qd.func, or use the function of that name in qd",
         )
+    ctx.evidence.called(function)
     for part in (function, getattr(function, "__self__", None), *args, *kwargs.values()):
         ctx.members.whole(part)
     return ctx.python_object(ctx.compile_time(lambda: function(*args, **kwargs), node, f"{name}(...)"), str(name))

@@ -24,6 +24,7 @@ from qd_core.errors import (
     QuadrantsTypeError,
     Span,
 )
+from qd_core.frontend.evidence import Evidence
 from qd_core.frontend.members import Binder, Member, Members
 from qd_core.frontend.scope import MISSING, Scope
 from qd_core.frontend.signature import (
@@ -158,7 +159,8 @@ class Lowering:
 
     def __init__(self, info: KernelInfo, options: LowerOptions, bind: Binder | None = None) -> None:
         self.options = options
-        self.members = Members(bind if bind is not None else _captured_type)
+        self.evidence = Evidence(info.function)
+        self.members = Members(bind if bind is not None else _captured_type, self.evidence)
         self.body = Region()
         self.builder = Builder(self.body)
         self.scope = Scope()
@@ -206,14 +208,12 @@ class Lowering:
         if value is not MISSING:
             return self._checked(node, value)
         frame = self.frames[-1]
-        if name in frame.closure:
-            return self.python_object(frame.closure[name], name)
-        module = self.info.globals
-        if name in module:
-            return self.python_object(module[name], name)
-        if name not in _BUILTINS:
+        closure, module = frame.closure, self.info.globals
+        if name not in closure and name not in module and name not in _BUILTINS:
             self._unknown(node)
-        return getattr(builtins, name)
+        value = closure[name] if name in closure else module[name] if name in module else getattr(builtins, name)
+        self.evidence.name(self.info.function, name, value)
+        return self.python_object(value, name)
 
     def _checked(self, node: ast.Name, value: Any) -> Any:
         if isinstance(value, Racy):
@@ -275,6 +275,7 @@ class Lowering:
         """Return what ``value``, the attribute or item ``key`` of a Python object, stands for."""
         origin = self.members.origin(owner)
         if origin is None or isinstance(value, (types.ModuleType, types.FunctionType, types.MethodType)):
+            (self.evidence.attribute if kind == "attr" else self.evidence.item)(owner, key, value)
             return self.python_object(value, name)
         passed = kind == "attr" and not getattr(owner, "__qd_template_primitives__", True)
         annotation = plain_type(value) if passed else EMPTY
@@ -283,6 +284,7 @@ class Lowering:
     def method(self, owner: Any, name: str, value: Any) -> Any:
         """Return ``value``, the attribute ``name`` of an object that is called; the class is known with the object."""
         origin, own = self.members.origin(owner), getattr(owner, "__dict__", None)
+        self.evidence.attribute(owner, name, value)
         if origin is None or own is None:
             return value
         if name in own:
@@ -294,6 +296,8 @@ class Lowering:
         """Return what ``value``, read on the way ``member``, stands for."""
         with self.located():
             kind = self.members.observe(member, value)
+        if isinstance(kind, (ObjectArg, TemplateArg)) and not member.whole:
+            self.evidence.member(member.root, member.steps, value)
         return self.argument(member.path, kind, member)
 
     def items(self, value: Any) -> Any:
@@ -316,6 +320,8 @@ class Lowering:
         if isinstance(kind, StructArg):
             parts = {name: self.argument(f"{path}.{name}", part) for name, part in kind.members}
             return StructValue(parts, kind.origin)
+        if member is None:
+            self.evidence.argument(path, kind.value)
         if isinstance(kind, ObjectArg):
             member = member if member is not None else self.members.root(path, kind.value)
             return ObjectRef(kind.value, member) if kind.typed else kind.value

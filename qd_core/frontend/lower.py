@@ -96,6 +96,8 @@ def lower_kernel(
     ctx.builder.yield_()
     attrs: dict[str, Any] = {"arguments": tuple(p.name for p in info.parameters), **returns.attrs}
     function = Function(info.name, _ordered(ctx), ctx.body, info.span, attrs)
+    if ctx.warnings:
+        ctx.evidence.refuse("lowering it gives warnings")
     for text, span in ctx.warnings:
         warnings.warn(f"{text}\n{format_span(span)}", stacklevel=2)
     return Lowered(function, ctx.captured, returns.types, ctx.members)

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from qd_core.errors import QuadrantsNameError
+from qd_core.frontend.evidence import Evidence
 from qd_core.frontend.functions import BoundFunc
 from qd_core.frontend.signature import EMPTY, ArgType, ObjectArg
 
@@ -77,10 +78,12 @@ class Members:
         By path, the way to a value and the type that it was bound with.
     same : list of (Member, Member)
         Ways that led to the same object.
+    evidence : Evidence
+        What was looked up without being bound.
     """
 
-    def __init__(self, bind: Binder) -> None:
-        self._bind = bind
+    def __init__(self, bind: Binder, evidence: Evidence) -> None:
+        self._bind, self.evidence = bind, evidence
         self._origins: dict[int, tuple[Any, Member]] = {}
         self.read: dict[str, tuple[Member, ArgType]] = {}
         self.same: list[tuple[Member, Member]] = []
@@ -114,6 +117,7 @@ class Members:
     def whole(self, value: Any) -> None:
         """Remember all of an object, which goes to Python code that cannot be looked into."""
         member = self.origin(value)
+        self.evidence.whole(value)
         if member is not None:
             self.observe(replace(member, name=f"{member.name}.*", whole=True, annotation=EMPTY), Whole(value))
         elif isinstance(value, (list, tuple)):
@@ -126,6 +130,7 @@ class Members:
     def identity(self, value: Any) -> None:
         """Remember that it matters which object this is."""
         member = self.origin(value)
+        self.evidence.whole(value)
         if member is not None:
             mark = replace(member, name=f"{member.name}.is", whole=True, identity=True, annotation=EMPTY)
             self.observe(mark, Whole(value, identity=True))

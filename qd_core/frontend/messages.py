@@ -137,6 +137,7 @@ def _assert(ctx: Lowering, node: ast.Assert) -> None:
 
 def lower_static_print(ctx: Lowering, node: ast.Call, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Print while compiling: values known at compile time, types of the others."""
+    ctx.evidence.refuse("it prints while it is compiled")
     print(*(describe(a) if is_runtime(a) else a for a in args), **kwargs)
 
 

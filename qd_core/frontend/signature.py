@@ -214,9 +214,6 @@ class KernelInfo:
         return self.function.__globals__
 
 
-_INFOS: dict[types.FunctionType, KernelInfo] = {}
-
-
 def function_info(function: Callable[..., Any]) -> KernelInfo:
     """Read the signature and source of a `@qd.func` function; parameters need no annotation.
 
@@ -229,10 +226,15 @@ def function_info(function: Callable[..., Any]) -> KernelInfo:
     """
     source = function_source(function)
     assert isinstance(function, types.FunctionType)
-    known = _INFOS.get(function)
-    if known is None:
-        known = _INFOS[function] = _read(function, source)
+    known = vars(function).get(_INFO)
+    if known is None or known.function is not function:
+        known = _read(function, source)
+        setattr(function, _INFO, known)
     return known
+
+
+_INFO = "__qd_info__"
+"""Attribute of a function that holds what was read of it, for as long as it lives."""
 
 
 def kernel_info(function: Callable[..., Any]) -> KernelInfo:

@@ -9,9 +9,11 @@ used and is written again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import pickle
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,17 @@ from qd_core.ir.print import print_program
 if TYPE_CHECKING:
     from qd_core.ir.program import Program
 
-__all__ = ["ArtifactCache", "ObjectCache", "artifact_key", "default_folder"]
+__all__ = [
+    "ArtifactCache",
+    "ObjectCache",
+    "artifact_key",
+    "compiler_digest",
+    "default_folder",
+    "digest_of",
+    "package_digest",
+    "program_digest",
+    "settings_text",
+]
 
 _MAGIC = b"qdcache1"
 _SUFFIX = ".qdc"
@@ -45,24 +57,81 @@ def default_folder() -> Path:
     return Path(base) / "qd_core"
 
 
-def artifact_key(program: Program, options: CompileOptions, compiler: Compiler) -> str:
-    """Return the name of the entry for ``program`` compiled by ``compiler`` under ``options``."""
+def artifact_key(program: Program | str, options: CompileOptions, compiler: Compiler | str) -> str:
+    """Return the name of the entry for ``program`` compiled by ``compiler`` under ``options``.
+
+    In place of program and compiler, their digests will do.
+    """
+    return digest_of(
+        program if isinstance(program, str) else program_digest(program),
+        _options_text(options),
+        compiler if isinstance(compiler, str) else compiler_digest(compiler),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _options_text(options: CompileOptions) -> str:
+    return settings_text(options)
+
+
+def program_digest(program: Program) -> str:
+    """Digest of a program's text with its messages."""
+    return digest_of(print_program(program))
+
+
+def compiler_digest(compiler: Compiler) -> str:
+    """Digest of a compiler with its target, and of the versions of core and contract."""
     target = compiler.target
-    parts = (
-        print_program(program),
-        repr(options),
+    return digest_of(
         compiler.identity(),
-        repr((target.name, target.features, compiler.abi)),
+        settings_text((target.name, target.features, compiler.abi)),
         target.capabilities.identity(),
         str(CONTRACT_VERSION),
         core_version(),
     )
+
+
+def digest_of(*parts: str) -> str:
+    """SHA-256 of texts with their lengths, in hexadecimal."""
     digest = _sha256()
     for part in parts:
-        encoded = part.encode()
+        encoded = part.encode(errors="surrogateescape")
         digest.update(len(encoded).to_bytes(8, "little"))
         digest.update(encoded)
     return digest.hexdigest()
+
+
+def settings_text(value: Any) -> str:
+    """Text of options, the same in every process: every field of a data class in full, sets in order."""
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = (f"{f.name}={settings_text(getattr(value, f.name))}" for f in fields(value))
+        return f"{type(value).__name__}({', '.join(parts)})"
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(settings_text, value)))}}}"
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(settings_text, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{settings_text(k)}: {settings_text(v)}' for k, v in value.items())}}}"
+    return repr(value)
+
+
+@functools.cache
+def package_digest(package: str) -> str:
+    """Digest of the names, sizes and times of a package's Python files: what changes where it is edited or replaced."""
+    import importlib.util
+
+    spec = importlib.util.find_spec(package)
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    found: list[str] = []
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    folders.append(entry.path)
+                elif entry.name.endswith(".py"):
+                    state = entry.stat()
+                    found.append(f"{entry.path} {state.st_size} {state.st_mtime_ns}")
+    return digest_of(*sorted(found))
 
 
 class ArtifactCache:

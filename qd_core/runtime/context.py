@@ -32,7 +32,8 @@ class Runtime:
     ``tree`` is that of ``qd.root``; ``plans`` counts how often launch plans were forgotten. ``recorder`` is the active
     tape's; ``tangents`` counts active forward-mode contexts; ``drawing`` numbers kernels that draw random numbers.
     ``generation`` is unique per `qd.init`; array class keys contain it, so code of an earlier runtime never accepts a
-    later array.
+    later array. ``surroundings`` is a digest of options, compiler and versions, ``compiler_digest`` one of the
+    compiler; both are made when they are first needed.
     """
 
     backend: Backend
@@ -54,6 +55,8 @@ class Runtime:
     launchers: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])
     arrays: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])
     class_keys: dict[Any, int] = field(default_factory=dict[Any, int])
+    surroundings: str = ""
+    compiler_digest: str = ""
 
     @contextmanager
     def interpreted_launches(self) -> Generator[None, None, None]:

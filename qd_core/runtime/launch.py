@@ -33,7 +33,7 @@ from qd_core.ir.rewrite import walk
 from qd_core.passes.draws import RANDOM
 from qd_core.runtime.arguments import ArgumentTable, ArrayLeaf, ArrayView, ScalarLeaf, no_overlap
 from qd_core.runtime.array import contiguous_strides
-from qd_core.runtime.cache import artifact_key
+from qd_core.runtime.cache import artifact_key, compiler_digest, program_digest
 from qd_core.runtime.context import Runtime
 from qd_core.runtime.draws import Draws
 from qd_core.runtime.interop import ArraySource
@@ -44,6 +44,32 @@ __all__ = ["Executable", "identical", "overlapping"]
 
 NO_OVERLAP = "no_overlap"
 _WRITES = (Access.WRITE, Access.READ_WRITE)
+
+
+class Incomplete(Exception):
+    """An executable without bodies is asked for code that is not on disk (any more): its kernel must be lowered."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outline:
+    """What launches need of a program whose code is on disk.
+
+    Attributes
+    ----------
+    program : Program
+        Without the bodies of its tasks.
+    digest : str
+        `program_digest` of the whole one.
+    table : ArgumentTable
+        Layout of its words.
+    guarded : bool
+        Whether code may be chosen by the guard ``no_overlap``.
+    """
+
+    program: Program
+    digest: str
+    table: ArgumentTable
+    guarded: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +104,10 @@ class Executable:
         Paths of the scalars on which extents or indices can depend.
     hulls : dict
         What a tape learnt of the indices that launches touch, by shapes and those scalars.
+    digest : str
+        `program_digest` of the program; empty until it is needed.
+    outline : bool
+        Whether the program's tasks have no bodies: an earlier process compiled it.
     """
 
     runtime: Runtime
@@ -99,6 +129,20 @@ class Executable:
     detours: tuple[Any, ...] = ()
     shaping: tuple[str, ...] = field(init=False)
     hulls: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    digest: str = ""
+    outline: bool = False
+
+    @staticmethod
+    def of_outline(
+        runtime: Runtime, outline: Outline, options: CompileOptions, returns: Results | None, span: Span | None
+    ) -> Executable:
+        """Prepare a program that an earlier process compiled; `Incomplete` is raised where its code is needed and
+        gone.
+        """
+        self = Executable(runtime, outline.program, outline.table, options, returns, span)
+        self.guarded, self.digest, self.outline = outline.guarded, outline.digest, True
+        self._supply_all()
+        return self
 
     @staticmethod
     def build(
@@ -116,11 +160,23 @@ class Executable:
             passed(getattr(step, "__name__", "legalized"), program)
         self = Executable(runtime, program, ArgumentTable.of(program), options, returns, span)
         self.guarded = _gains_from_no_overlap(program)
+        self._supply_all()
+        return self
+
+    def outlined(self) -> Outline:
+        """What a later process needs of this."""
+        return Outline(self.program, self._identity(), self.table, self.guarded)
+
+    def _identity(self) -> str:
+        if not self.digest:
+            self.digest = program_digest(self.program)
+        return self.digest
+
+    def _supply_all(self) -> None:
         self.shaping = _shaping(self.table)
-        self.owned = _Owned(runtime)
+        self.owned = _Owned(self.runtime)
         for leaf in self.table.arrays:
             self._supply(leaf)
-        return self
 
     def _supply(self, leaf: ArrayLeaf) -> None:
         log, param = self.runtime.log, self.program.log
@@ -149,9 +205,13 @@ class Executable:
         options = replace(self.options, variant=Variant(guards))
         if cache is None:
             return compiler.compile(self.program, options)
-        key = artifact_key(self.program, options, compiler)
+        if not self.runtime.compiler_digest:
+            self.runtime.compiler_digest = compiler_digest(compiler)
+        key = artifact_key(self._identity(), options, self.runtime.compiler_digest)
         artifact = cache.load(key)
         if artifact is None:
+            if self.outline:
+                raise Incomplete
             artifact = compiler.compile(self.program, options)
             cache.store(key, artifact)
         return artifact
@@ -183,6 +243,8 @@ class Executable:
             return self.finish()
 
     def _other(self, shared: tuple[str, str], sources: Mapping[str, ArraySource]) -> Executable:
+        if self.outline:
+            raise Incomplete
         if self.alternative is not None:
             return self.alternative(tuple(identical(sources, self.runtime).items()))
         raise LaunchError(

@@ -15,7 +15,7 @@ from qd_core.ir.program import Program
 from qd_core.runtime.context import active
 from qd_core.runtime.options import Options
 
-__all__ = ["passed", "stage_text"]
+__all__ = ["passed", "stage_text", "watched"]
 
 _count = 0
 
@@ -32,12 +32,21 @@ def passed(stage: str, ir: Function | Program) -> None:
         from qd_core.ir.verify import verify
 
         verify(ir)
-    runtime = active()
-    options = runtime.options if runtime is not None else Options()
+    options = _options()
     if options.print_ir:
         print(f"[{stage}]\n{stage_text(ir)}")
     if os.environ.get("QD_DUMP_IR") == "1":
         _dump(stage, ir, options.debug_dump_path)
+
+
+def watched() -> bool:
+    """Whether the stages of compilation are printed or written to files, so that none may be skipped."""
+    return _options().print_ir or os.environ.get("QD_DUMP_IR") == "1"
+
+
+def _options() -> Options:
+    runtime = active()
+    return runtime.options if runtime is not None else Options()
 
 
 def stage_text(ir: Function | Program) -> str:
