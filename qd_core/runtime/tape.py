@@ -92,6 +92,8 @@ class Recorder:
         result = call.launch()
         self.steps.append((backward, (), restore))
         if reverse is not None:
+            for path in call.sources:
+                self.cell(call, path).differentiated = True
             for path, boxes in touched_by(reverse).reads.items():
                 if path in call.sources and not path.endswith(SHADOWS):
                     self.cell(call, path).need(boxes, call.executable, *rows(boxes))
@@ -109,26 +111,28 @@ class Recorder:
     ) -> None:
         """Record that the host overwrites an array or one element: what was there has no derivative any more.
 
+        Where no launch before it differentiated the array, what is written is what its gradient belongs to, and stays.
         ``clear`` sets the gradient there to 0 where that is not all of the element.
         """
         if self.replaying:
             return
         if self.check is not None:
             self.check.refuse("the host writes an array")
+        source = NdarraySource(array)
+        cell = self.cells.at(source.place(self.runtime))
+        past = cell.has_past
 
         def backward() -> None:
+            if array.grad is None or not past:
+                return
             if clear is not None:
                 clear()
-                return
-            if array.grad is None:
                 return
             if index is None:
                 array.grad.fill(0)
             else:
                 array.grad[index] = np.zeros(array.element_shape)[()]
 
-        source = NdarraySource(array)
-        cell = self.cells.at(source.place(self.runtime))
         boxes = None if index is None else (tuple((i, i) for i in index),)
         restore = self.protect(cell, source, boxes, None, None)
         if index is None and clear is None:

@@ -47,6 +47,8 @@ class Cell:
         Contents whose gradient is lost.
     others : list of Cell
         Arrays that share some of its memory.
+    differentiated : bool
+        Whether a recorded launch with a derivative took it.
     """
 
     low: int = 1
@@ -54,6 +56,7 @@ class Cell:
     kernels: dict[str, Executable] = field(default_factory=dict["str", "Executable"])
     lost: list[Lost] = field(default_factory=list["Lost"])
     others: list[Cell] = field(default_factory=list["Cell"])
+    differentiated: bool = False
     _boxes: Boxes = ()
     _new: list[Box] = field(default_factory=list["Box"])
 
@@ -65,6 +68,11 @@ class Cell:
         else:
             self.low, self.high = min(low, self.low), max(high, self.high)
         self.kernels.setdefault(executable.program.name, executable)
+
+    @property
+    def has_past(self) -> bool:
+        """Whether what the array holds now, or an array that shares memory with it, was differentiated."""
+        return self.differentiated or any(c.differentiated for c in self.others)
 
     def meets(self, boxes: Boxes | None) -> bool:
         """Whether a write to ``boxes`` (None: all) changes what is needed here."""

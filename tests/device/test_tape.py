@@ -32,6 +32,12 @@ def square_sum(x: F, loss: F):
 
 
 @qd.kernel
+def fields_square_sum(x: qd.template(), loss: qd.template()):
+    for i in x:
+        loss[0] += x[i] ** 2
+
+
+@qd.kernel
 def advance(path: F2, t: qd.i32):
     for i in range(path.shape[1]):
         path[t + 1, i] = path[t, i] * path[t, i]
@@ -110,6 +116,23 @@ def test_a_host_write_ends_the_derivative_of_what_was_there(device):
         square_sum(x, loss)
     np.testing.assert_array_equal(x.grad.to_numpy(), np.full(N, 4.0))
     np.testing.assert_array_equal(x.to_numpy(), np.full(N, 3.0))
+
+
+@pytest.mark.parametrize("kind", ["field", "ndarray"])
+def test_what_the_host_writes_before_any_launch_has_a_gradient(device, kind):
+    """Inputs may be set inside the block: the gradient is that of what the first launch saw, not of what was there."""
+    if kind == "field":
+        x, loss = (qd.field(qd.f32, shape=n, needs_grad=True) for n in (N, 1))
+    else:
+        (x,), (loss,) = arrays(1), arrays(1, 1)
+    for times in range(3):  # later tapes record by sites
+        if kind == "ndarray":
+            x.grad.fill(0)
+        with qd.ad.Tape(loss):
+            for k in range(N):
+                x[k] = k + times
+            (fields_square_sum if kind == "field" else square_sum)(x, loss)
+        np.testing.assert_array_equal(x.grad.to_numpy(), 2.0 * (np.arange(N) + times))
 
 
 def test_gradients_of_ndarrays_accumulate_across_tapes(device):
