@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from qd_core.errors import ArgumentValueError, QuadrantsTypeError
+from qd_core.errors import ArgumentValueError, QuadrantsRuntimeTypeError
 from qd_core.frontend.annotations import PYTHON_SCOPE
 from qd_core.runtime.context import current
 from qd_core.runtime.field import Field, place_with_shape
@@ -29,8 +29,10 @@ def _derivatives(leaves: list[Field], needs_grad: bool, needs_dual: bool, struct
             if leaf.dtype.is_real:
                 leaf.want(hop)
             elif not struct:
-                raise QuadrantsTypeError(
-                    f"a field of {leaf.dtype} has no derivative", hint=f"leave needs_{hop} out, or use a real type"
+                raise QuadrantsRuntimeTypeError(
+                    f"{leaf.dtype} is not supported for field with `needs_grad=True` or `needs_dual=True`.",
+                    why="integers have no derivative",
+                    hint=f"leave needs_{hop} out, or use a real type",
                 )
 
 

@@ -55,7 +55,28 @@ def _ndrange(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, An
     if kwargs or not args:
         ctx.syntax_error("ndrange takes a stop or a (start, stop) pair an axis", node)
     args = [tuple(a.items) if isinstance(a, MatrixValue) else a for a in args]
+    for bound in args:
+        _check_bounds(ctx, bound, node)
     return ctx.compile_time(lambda: NdRange(args, axes), node, "ndrange(...)")
+
+
+def _check_bounds(ctx: Lowering, bound: Any, node: ast.AST) -> None:
+    pair = bound if isinstance(bound, (tuple, list)) else (0, bound)
+    if len(pair) != 2:
+        ctx.syntax_error(
+            "Every argument of ndrange should be a scalar or a tuple/list like (begin, end)",
+            node,
+            hint="compute indices with another step in the loop",
+        )
+    for value in pair:
+        integral = value.type.is_integral if isinstance(value, Value) else static_int(value) is not None
+        if not integral:
+            ctx.type_error(
+                "Every argument of ndrange should be an integer scalar or a tuple/list of (int, int), "
+                f"got {describe(value)}",
+                node,
+                hint="convert it: int(x)",
+            )
 
 
 @intrinsic("grouped")

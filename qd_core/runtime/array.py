@@ -18,7 +18,7 @@ import numpy as np
 
 from qd_core.backend.contract import BufferRef, HostSpan
 from qd_core.dtypes import DType, by_name
-from qd_core.errors import ArgumentValueError, QuadrantsAssertionError, QuadrantsTypeError
+from qd_core.errors import ArgumentValueError, QuadrantsAssertionError, QuadrantsRuntimeTypeError, QuadrantsTypeError
 from qd_core.frontend.annotations import PYTHON_SCOPE
 from qd_core.frontend.signature import ArrayArg
 from qd_core.ir.nodes import ArrayType
@@ -152,7 +152,7 @@ class Ndarray:
         """Allocate ``dual``, where forward mode keeps the derivative of this array, unless there is one."""
         self._check()
         if not self.dtype.is_real:
-            raise QuadrantsTypeError(f"an array of {self.dtype} has no derivative")
+            raise QuadrantsRuntimeTypeError(f"an array of {self.dtype} has no derivative")
         if self.dual is None:
             self.dual = type(self)(self.dtype, self.shape, self.element_shape)
             self._header[HEADER_DUAL] = self.dual._header.ctypes.data

@@ -23,6 +23,7 @@ from qd_core.errors import (
     ClosedError,
     QuadrantsAssertionError,
     QuadrantsRuntimeError,
+    QuadrantsRuntimeTypeError,
     QuadrantsTypeError,
 )
 from qd_core.frontend.annotations import PYTHON_SCOPE
@@ -147,7 +148,7 @@ class Field:
     def want(self, hop: str) -> None:
         """Have a gradient (``"grad"``) or dual from now on."""
         if not self.dtype.is_real:
-            raise QuadrantsTypeError(f"a field of {self.dtype} has no derivative")
+            raise QuadrantsRuntimeTypeError(f"a field of {self.dtype} has no derivative")
         self._wanted.add(hop)
         if self._storage is not None:
             self._storage.attach(hop)
@@ -346,6 +347,10 @@ class Field:
 
     def copy_from(self, other: Any) -> None:
         """Copy the contents of another field or array of the same shape."""
+        if not hasattr(other, "to_numpy"):
+            raise QuadrantsRuntimeTypeError(
+                f"cannot copy {type(other).__name__} into {self!r}", hint="use from_numpy or from_torch"
+            )
         if tuple(other.shape) != self.shape:
             raise ArgumentValueError(f"cannot copy {other!r} into {self!r}: shapes must agree")
         self.from_numpy(other.to_numpy())
@@ -385,7 +390,9 @@ class Field:
         )
         shape, offset = self.shape, self.offset or (0,) * len(self.shape)
         if len(index) != len(shape) or any(isinstance(i, slice) or i is None for i in index):
-            raise QuadrantsAssertionError(f"expected {len(shape)} integer indices, got {key!r}")
+            raise QuadrantsAssertionError(
+                f"Slicing is not supported on qd.field: expected {len(shape)} integer indices, got {key!r}"
+            )
         found = tuple(int(i) - o for i, o in zip(index, offset, strict=True))
         for axis, (i, n, o) in enumerate(zip(found, shape, offset, strict=True)):
             if not 0 <= i < n:
@@ -452,6 +459,11 @@ class Field:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._store(self._index(key), value)
+
+    def __iter__(self) -> Any:
+        raise NotImplementedError(
+            "Struct for is only available in Quadrants scope; in Python, loop over x.to_numpy() or np.ndindex(x.shape)"
+        )
 
     def __repr__(self) -> str:
         where = f"shape={self.layout.shape}" if self._owner._node is not None else "not placed"

@@ -183,7 +183,8 @@ class SNode:
         counts = (int(dimensions),) * len(found) if one else tuple(int(n) for n in dimensions)
         if len(counts) != len(found) or any(n < 1 for n in counts):
             raise ArgumentValueError(
-                f"dense() needs one positive count an axis, got {dimensions!r} for {len(found)} axes"
+                f"dense() needs one positive count an axis, got {dimensions!r} for {len(found)} axes",
+                why="Every dimension of a Quadrants field should be positive",
             )
         return SNode(self._tree, self, found, counts)
 

@@ -293,3 +293,53 @@ def test_more_than_512_arguments(device):
     total = " + ".join(names)
     kernel = kernel_of(f"return {total}", ", ".join(f"{n}: qd.i32" for n in names))
     assert kernel(*range(count)) == sum(range(count))
+
+
+def test_what_fields_refuse_in_python_scope(device):
+    x, whole = qd.field(qd.f32, shape=(2, 3)), qd.field(qd.i32, shape=(1, 2, 3))
+    refusals = [
+        (
+            lambda: qd.field(int, shape=1, needs_grad=True),
+            RuntimeError,
+            "i32 is not supported for field with `needs_grad",
+        ),
+        (lambda: qd.field(qd.math.ivec3, shape=1, needs_dual=True), TypeError, "integers have no derivative"),
+        (lambda: x.copy_from(np.zeros((2, 3))), TypeError, "use from_numpy"),
+        (lambda: x.copy_from(qd.field(qd.f16, shape=(2, 2))), ValueError, "shapes must agree"),
+        (lambda: qd.field(qd.f32, shape=0), RuntimeError, "should be positive"),
+        (lambda: whole[0, 0], AssertionError, "Slicing is not supported on qd.field"),
+        (lambda: x[0, :], AssertionError, "Slicing is not supported on qd.field"),
+        (lambda: list(x), NotImplementedError, "only available in Quadrants scope"),
+    ]
+    for refused, error, text in refusals:
+        with pytest.raises(error, match=text):
+            refused()
+
+
+def test_bounds_of_ndrange(device):
+    start, stop = np.int64(1), np.int32(4)
+    side = qd.field(qd.i32, ())
+    side[None] = 3
+
+    @qd.kernel
+    def count(n: int) -> int:
+        r = 0
+        for _ in qd.ndrange((start, stop)):
+            r += 1
+        for _ in qd.static(qd.ndrange((start, stop))):
+            r += 10
+        for place in qd.grouped(qd.ndrange(*[[1, 3]] * 3)):
+            r += place.sum()
+        for _i, _j in qd.ndrange(side[None], (n, 0)):
+            r += 1000
+        return r
+
+    assert count(-2) == 3 + 30 + 36 + 6000
+    assert count(2) == 3 + 30 + 36
+    for bounds, error, text in (
+        ("(1, 2, 3)", qd.QuadrantsSyntaxError, "should be a scalar or a tuple/list like"),
+        ("(1.1, 10.5)", qd.QuadrantsTypeError, "should be an integer scalar"),
+        ("a * 0.5", qd.QuadrantsTypeError, "should be an integer scalar"),
+    ):
+        with pytest.raises(error, match=text):
+            kernel_of(f"s = 0\nfor i in qd.ndrange({bounds}):\n    s += i\nreturn s")(4)
