@@ -24,6 +24,7 @@ from qd_core.frontend.signature import ArrayArg
 from qd_core.ir.nodes import ArrayType
 from qd_core.runtime.arguments import ArrayView
 from qd_core.runtime.context import Runtime, current
+from qd_core.runtime.export import Exportable, share
 
 __all__ = [
     "HEADER_ADDRESS",
@@ -52,7 +53,7 @@ def contiguous_strides(shape: Sequence[int], element_size: int) -> tuple[int, ..
     return tuple(reversed(strides))
 
 
-class Ndarray:
+class Ndarray(Exportable):
     """An array of scalars, vectors or matrices on the active device, zero-filled.
 
     Parameters
@@ -128,12 +129,15 @@ class Ndarray:
 
     def _invalidate(self) -> None:
         """Forget the memory: the device closes."""
+        self._forget()
+        if not self._buffer.freed and not self._runtime.is_shared(self._buffer):
+            device = self._runtime.device
+            device.free(self._buffer, after=device.default_stream)
+
+    def _forget(self) -> None:
         self._header[HEADER_KEY] = 0
         self._header[HEADER_ADDRESS] = 0
         self._host = None
-        if not self._buffer.freed:
-            device = self._runtime.device
-            device.free(self._buffer, after=device.default_stream)
 
     def __del__(self) -> None:
         runtime: Runtime | None = getattr(self, "_runtime", None)
@@ -194,8 +198,7 @@ class Ndarray:
         """Number of axes, element axes excluded."""
         return len(self.shape)
 
-    def to_numpy(self) -> np.ndarray[Any, Any]:
-        """Return a copy as a NumPy array of shape ``shape + element_shape``."""
+    def _copied(self) -> np.ndarray[Any, Any]:
         self._check()
         out = np.empty(self.shape + self.element_shape, self.dtype.numpy)
         if self._host is not None:
@@ -204,6 +207,10 @@ class Ndarray:
         elif out.nbytes:
             self._runtime.device.default_stream.copy_out(HostSpan(out.ctypes.data, out.nbytes, out), self._view.ref)
         return out
+
+    def _in_place(self) -> np.ndarray[Any, Any] | None:
+        self._check()
+        return share(self, self._runtime, self._view.ref, self.shape + self.element_shape, self.dtype)
 
     def from_numpy(self, array: np.ndarray[Any, Any]) -> None:
         """Overwrite with ``array``, of shape ``shape + element_shape``; values are converted to the dtype."""
@@ -252,6 +259,10 @@ class Ndarray:
         return tuple(int(i) for i in index)
 
     def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            from qd_core.runtime.buffer_view import part
+
+            return part(self, key)
         index = self._index(key)
         self._check()
         data = self._host if self._host is not None else self.to_numpy()
@@ -276,7 +287,7 @@ class Ndarray:
             return
         element = np.ascontiguousarray(np.broadcast_to(np.asarray(value).astype(self.dtype.numpy), self.element_shape))
         offset = sum(i * s for i, s in zip(index, self._view.strides, strict=True)) * self.dtype.nbytes
-        ref = BufferRef(self._buffer, offset, element.nbytes)
+        ref = BufferRef(self._buffer, self._view.ref.offset + offset, element.nbytes)
         self._runtime.device.default_stream.copy_in(ref, HostSpan(element.ctypes.data, element.nbytes, element))
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -54,6 +54,7 @@ class Runtime:
     drawing: Iterator[int] = field(default_factory=itertools.count)
     launchers: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])
     arrays: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])
+    shared: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet[Any])
     class_keys: dict[Any, int] = field(default_factory=dict[Any, int])
     surroundings: str = ""
     compiler_digest: str = ""
@@ -113,7 +114,19 @@ class Runtime:
             launcher.clear()
         if self.log is not None:
             self.log.close()
-        self.device.close()
+        if not self.shared:
+            self.device.close()
+
+    def is_shared(self, buffer: object) -> bool:
+        """Whether another library looks at the memory of ``buffer``."""
+        return any(owner.holds(buffer) for owner in list(self.shared))
+
+    def release_shared(self, buffer: Any) -> None:
+        """Free what another library looked at after this runtime was closed, and the device after the last."""
+        if not buffer.freed and not self.is_shared(buffer):
+            self.device.free(buffer, after=self.device.default_stream)
+        if not self.shared:
+            self.device.close()
 
     def check_open(self, what: str) -> None:
         """Raise `ClosedError` when this runtime was closed."""

@@ -5,7 +5,10 @@ Which device that is, only the active backend knows: it adopts the tensor, or th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from qd_core.backend.contract import BufferRef, HostSpan
 from qd_core.backend.dlpack import CPU_KINDS, Exchange, device_of, exchange
@@ -27,6 +30,14 @@ def is_device_tensor(value: object) -> bool:
     return device is not None and device[0] not in CPU_KINDS
 
 
+def is_host_tensor(value: object) -> bool:
+    """Whether a value is another library's tensor in the host's memory."""
+    if hasattr(value, "__qd_capture__"):
+        return False
+    device = device_of(value)
+    return device is not None and device[0] in CPU_KINDS
+
+
 class ExchangeSource:
     """A tensor on a device.
 
@@ -38,10 +49,11 @@ class ExchangeSource:
         Of the parameter, for messages.
     """
 
-    __slots__ = ("dtype", "path", "shape", "tensor", "view_of")
+    __slots__ = ("_copy", "dtype", "path", "shape", "tensor", "view_of")
 
     def __init__(self, tensor: Any, path: str) -> None:
         self.tensor, self.path = tensor, path
+        self._copy: np.ndarray[Any, Any] | None = None
         view = exchange(tensor)
         if view is None:
             raise ArgumentValueError(
@@ -66,9 +78,11 @@ class ExchangeSource:
         return bool(getattr(self.tensor, "requires_grad", False))
 
     def view(self, runtime: Runtime) -> ArrayView | None:
-        """Adopted memory; `ArgumentValueError` where the device cannot use it."""
+        """Adopted memory; None where the device cannot use it and its library can copy it to the host and back."""
         buffer = runtime.device.adopt(self.view_of)
         if buffer is None:
+            if _copier(self.tensor) is not None:
+                return None
             where = getattr(self.tensor, "device", f"DLPack {self.view_of.kind}:{self.view_of.device}")
             raise ArgumentValueError(
                 f"argument {self.path!r} is a tensor on device {where}, which kernels on {runtime.info.name!r} cannot "
@@ -93,11 +107,18 @@ class ExchangeSource:
         """Nothing more to refuse: libraries do not export what must not be written."""
 
     def span(self) -> HostSpan:
-        """Never asked for: the memory is the device's."""
-        raise AssertionError("a device's tensor is always resident")
+        """Host copy, where the device cannot use the memory in place."""
+        fetch = _copier(self.tensor)
+        assert fetch is not None
+        self._copy = np.array(fetch[0](), self.dtype.numpy, order="C")
+        return HostSpan(self._copy.ctypes.data, self._copy.nbytes, self._copy)
 
     def finish(self) -> None:
-        """Nothing was staged."""
+        """Copy back what the kernel wrote, with what it left untouched."""
+        fetch = _copier(self.tensor)
+        assert fetch is not None
+        assert self._copy is not None
+        fetch[1](self._copy)
 
     def gradient(self, *, create: bool) -> ExchangeSource | None:
         """Where its library keeps the gradient."""
@@ -113,3 +134,15 @@ class ExchangeSource:
     def dual(self) -> None:
         """No library keeps one where it could be found."""
         return
+
+
+def _copier(tensor: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+    """How a tensor's library copies it to NumPy and back: as torch does, or as CuPy does; None where it cannot."""
+    plain = tensor.detach() if hasattr(tensor, "detach") else tensor
+    if hasattr(plain, "cpu") and hasattr(plain, "copy_"):
+        import torch
+
+        return lambda: plain.cpu().numpy(), lambda data: plain.copy_(torch.from_numpy(data))
+    if hasattr(plain, "get") and hasattr(plain, "set"):
+        return plain.get, plain.set
+    return None

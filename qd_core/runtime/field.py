@@ -30,6 +30,7 @@ from qd_core.frontend.annotations import PYTHON_SCOPE
 from qd_core.frontend.signature import ArrayArg
 from qd_core.runtime.array import HEADER_DUAL, HEADER_GRAD, HEADER_KEY, HEADER_SHAPE, Ndarray
 from qd_core.runtime.context import current
+from qd_core.runtime.export import Exportable
 from qd_core.runtime.tree import Layout, SNode, default_tree
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def allocate(fields: Sequence[Field]) -> None:
             storage.attach(hop)
 
 
-class Field:
+class Field(Exportable):
     """What fields of scalars, vectors and matrices have in common.
 
     Parameters
@@ -299,10 +300,13 @@ class Field:
         return self.dual
 
     # -- whole contents -----------------------------------------------------------------------------------------------
-    def to_numpy(self, dtype: Any = None, copy: bool = True) -> np.ndarray[Any, Any]:
-        """Return a copy as a NumPy array of shape ``shape + element_shape``."""
-        data = np.array(self._view(self.home.to_numpy()), order="C")
-        return data if dtype is None else data.astype(dtype)
+    def _copied(self) -> np.ndarray[Any, Any]:
+        return np.array(self._view(self.home._copied()), order="C")
+
+    def _in_place(self) -> np.ndarray[Any, Any] | None:
+        shared = self.home._in_place()
+        view = None if shared is None else self._view(shared)
+        return view if view is not None and (np.may_share_memory(view, shared) or not view.nbytes) else None
 
     def from_numpy(self, array: Any) -> None:
         """Overwrite with ``array``, of shape ``shape + element_shape``; values are converted to the dtype."""
@@ -321,17 +325,6 @@ class Field:
         whole[..., self._columns] = turned.reshape((*turned.shape[: len(self.layout.storage)], -1))
         with storage._runtime.unrecorded():
             storage.from_numpy(whole)
-
-    def to_torch(self, device: Any = None) -> Any:
-        """Return a copy as a torch tensor."""
-        import torch
-
-        tensor = torch.from_numpy(self.to_numpy())
-        return tensor if device is None else tensor.to(device)
-
-    def from_torch(self, tensor: Any) -> None:
-        """Overwrite with a torch tensor."""
-        self.from_numpy(tensor.detach().cpu().contiguous().numpy())
 
     def fill(self, val: Any) -> None:
         """Set every element to ``val`` (a scalar, or one element)."""

@@ -21,7 +21,7 @@ from qd_core.errors import ArgumentValueError, QuadrantsRuntimeTypeError
 from qd_core.runtime.arguments import ArrayView
 from qd_core.runtime.array import Ndarray, contiguous_strides
 from qd_core.runtime.context import Runtime
-from qd_core.runtime.exchange import ExchangeSource, is_device_tensor
+from qd_core.runtime.exchange import ExchangeSource, is_device_tensor, is_host_tensor
 
 __all__ = ["ArraySource", "HostSource", "NdarraySource", "WithGrad", "array_source", "is_array", "with_grad"]
 
@@ -279,7 +279,8 @@ def _is_torch(value: object) -> bool:
 
 def is_array(value: object) -> bool:
     """Whether ``value`` can be passed for an array parameter."""
-    return isinstance(value, (Ndarray, np.ndarray, WithGrad)) or _is_torch(value) or is_device_tensor(value)
+    known = isinstance(value, (Ndarray, np.ndarray, WithGrad)) or _is_torch(value)
+    return known or is_device_tensor(value) or is_host_tensor(value)
 
 
 def array_source(value: Any, path: str) -> ArraySource:
@@ -294,6 +295,8 @@ def array_source(value: Any, path: str) -> ArraySource:
         return ExchangeSource(value, path)
     if _is_torch(value):
         return HostSource(_torch_array(value, path), owner=value)
+    if is_host_tensor(value):
+        return HostSource(_foreign_array(value, path), owner=value)
     raise QuadrantsRuntimeTypeError(
         f"argument {path!r} must be an array, got {type(value).__name__}",
         hint="pass a qd.ndarray, a NumPy array or a torch tensor",
@@ -302,13 +305,25 @@ def array_source(value: Any, path: str) -> ArraySource:
 
 def _torch_array(tensor: Any, path: str) -> np.ndarray[Any, Any]:
     """NumPy view of a torch tensor on the host, sharing memory."""
-    if not tensor.is_contiguous():
+    try:
+        return tensor.detach().numpy()
+    except (RuntimeError, TypeError) as error:
         raise ArgumentValueError(
-            f"argument {path!r} is not contiguous: got shape {tuple(tensor.shape)} "
-            f"with strides {tuple(tensor.stride())}",
-            hint="pass tensor.contiguous()",
-        )
-    return tensor.detach().numpy()
+            f"argument {path!r} is a torch tensor of {tensor.dtype} and layout {tensor.layout}, which kernels do not "
+            "know",
+            hint="convert it, for instance by .float() or .to_dense()",
+        ) from error
+
+
+def _foreign_array(tensor: Any, path: str) -> np.ndarray[Any, Any]:
+    """NumPy view of another library's tensor on the host; read-only where that library says so."""
+    try:
+        return np.from_dlpack(tensor)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        kind = getattr(tensor, "dtype", "?")
+        raise ArgumentValueError(
+            f"argument {path!r} is a {type(tensor).__name__} of {kind} that is not exported through DLPack"
+        ) from error
 
 
 def _torch_gradient(tensor: Any, *, create: bool) -> ArraySource | None:

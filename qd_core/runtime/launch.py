@@ -27,7 +27,7 @@ from qd_core.backend.contract import (
     Module,
 )
 from qd_core.backend.requirements import check_supported
-from qd_core.errors import DeviceFault, LaunchError, Span
+from qd_core.errors import ArgumentValueError, DeviceFault, LaunchError, Span
 from qd_core.ir.program import HostExpr, Program, Variant
 from qd_core.ir.rewrite import walk
 from qd_core.passes.draws import RANDOM
@@ -414,9 +414,22 @@ class _Staging:
 
     def register(self, source: ArraySource, written: bool, ndim: int) -> _Staged:
         """Remember a source; its view exists after `copy_in`."""
+        place = source.place(self.runtime)
+        if place[0] == "device":
+            self._check_apart(source, written, place)
         item = _Staged(source, source.span(), written, ndim)
         self.items.append(item)
         return item
+
+    def _check_apart(self, source: ArraySource, written: bool, place: tuple[str, int, int]) -> None:
+        """Refuse foreign tensors that overlap, of which each would get a copy of its own."""
+        for item in self.items:
+            space, start, end = item.source.place(self.runtime)
+            if (written or item.written) and space == "device" and start < place[2] and place[1] < end:
+                raise ArgumentValueError(
+                    "two arguments are tensors of another device that share memory, and the kernel writes one",
+                    hint="open that device with qd.init, or pass copies",
+                )
 
     def copy_in(self, views: Sequence[ArrayView | _Staged]) -> list[ArrayView]:
         """Allocate and fill device memory for registered sources; return ``views`` with them resolved."""

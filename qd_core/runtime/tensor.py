@@ -21,6 +21,7 @@ from qd_core.errors import ArgumentValueError, QuadrantsRuntimeTypeError
 from qd_core.frontend.annotations import PYTHON_SCOPE
 from qd_core.frontend.signature import ArrayArg
 from qd_core.runtime.array import HEADER_KEY, MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray
+from qd_core.runtime.export import Exportable
 from qd_core.runtime.field import Field, MatrixField, ScalarField, place_with_shape
 
 __all__ = ["Backend", "MatrixTensor", "PermutedNdarray", "Tensor", "VectorTensor", "make_tensor", "wrap"]
@@ -75,7 +76,7 @@ class PermutedNdarray(Ndarray):
 _NDARRAYS: tuple[type[Ndarray], ...] = (ScalarNdarray, VectorNdarray, MatrixNdarray)
 
 
-class Tensor:
+class Tensor(Exportable):
     """An array of scalars; kernels take it where the annotation is `qd.Tensor`, an array or a template.
 
     Parameters
@@ -165,13 +166,19 @@ class Tensor:
         return self._impl.__qd_capture__()
 
     # -- contents -----------------------------------------------------------------------------------------------------
-    def to_numpy(self, dtype: Any = None) -> np.ndarray[Any, Any]:
-        """Return a copy as a NumPy array of shape ``shape + element_shape``."""
-        data = self._impl.to_numpy()
-        if isinstance(self._impl, PermutedNdarray):
-            back = [self.order.index(a) for a in range(len(self.order))]
-            data = np.array(data.transpose(*back, *range(len(back), data.ndim)), order="C")
-        return data if dtype is None else data.astype(dtype)
+    def _copied(self) -> np.ndarray[Any, Any]:
+        return np.array(self._in_order(self._impl._copied()), order="C")
+
+    def _in_place(self) -> np.ndarray[Any, Any] | None:
+        shared = self._impl._in_place()
+        return None if shared is None else self._in_order(shared)
+
+    def _in_order(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Contents in index order, from those of what is wrapped."""
+        if not isinstance(self._impl, PermutedNdarray):
+            return data
+        back = [self.order.index(a) for a in range(len(self.order))]
+        return data.transpose(*back, *range(len(back), data.ndim))
 
     def from_numpy(self, array: Any) -> None:
         """Overwrite with ``array``, of shape ``shape + element_shape``."""
@@ -182,17 +189,6 @@ class Tensor:
         if isinstance(self._impl, PermutedNdarray):
             array = array.transpose(*self.order, *range(len(self.order), array.ndim))
         self._impl.from_numpy(array)
-
-    def to_torch(self, device: Any = None) -> Any:
-        """Return a copy as a torch tensor."""
-        import torch
-
-        tensor = torch.from_numpy(self.to_numpy())
-        return tensor if device is None else tensor.to(device)
-
-    def from_torch(self, tensor: Any) -> None:
-        """Overwrite with a torch tensor."""
-        self.from_numpy(tensor.detach().cpu().contiguous().numpy())
 
     def fill(self, val: Any) -> None:
         """Set every element."""
