@@ -22,7 +22,7 @@ from qd_core.autodiff.replay import Replay
 from qd_core.autodiff.residuals import Demand
 from qd_core.autodiff.rules import pull, uses
 from qd_core.autodiff.structure import Carried, Structure, carried, indices, is_loop, is_temporary
-from qd_core.ir.build import Builder
+from qd_core.ir.build import Builder, constant_of
 from qd_core.ir.nodes import ArrayType, Function, Node, Param, Region, Role, Value
 from qd_core.ir.rewrite import eliminate_dead
 from qd_core.passes.hoist import hoist_invariants
@@ -100,6 +100,8 @@ class _Reverse:
         self.b = Builder(self.body)
         self.replay = Replay(self.b, self.structure, self.demand, budget)
         self.adjoint: dict[Value, Value] = {}
+        self.waiting: list[tuple[Param, tuple[Value, ...], Value]] = []
+        """Stores to components of one element, not yet written: see `put`."""
 
     def run(self, function: Function) -> Function:
         self.clear()
@@ -130,10 +132,13 @@ class _Reverse:
         self.replay.section(region)
         for node in reversed(region.nodes[:-1]):
             if self.activity.has_code(node):
+                if node.regions:
+                    self.settle()
                 if node.regions and region is self.structure.root:
                     self.replay.prepare(node)
                 self.b.span = node.span
                 _RULES.get(node.op.name, _Reverse.elementwise)(self, node)
+        self.settle()
 
     def add(self, value: Value, contribution: Value) -> None:
         """Add to the adjoint of an active value; others are ignored."""
@@ -169,33 +174,62 @@ class _Reverse:
         """Adjoint array and indices of an access."""
         return self.shadows[node.operands[0]], tuple(self.primal(i) for i in indices(node))  # type: ignore[index]
 
+    def get(self, array: Param, index: tuple[Value, ...]) -> Value:
+        """Load from an adjoint array."""
+        if self.waiting and not self.beside(array, index):
+            self.settle()
+        return self.b.load(array, index)
+
+    def put(self, array: Param, index: tuple[Value, ...], value: Value) -> None:
+        """Store to an adjoint array, after all loads of the element's other components: lanes then read and write whole
+        elements, where a load would have to wait for the store to a part of what it reads.
+        """
+        if not self.beside(array, index):
+            self.settle()
+        self.waiting.append((array, index, value))
+
+    def beside(self, array: Param, index: tuple[Value, ...]) -> bool:
+        """Whether an access is to another component of the element that stores wait for."""
+        n = array.type.ndim
+        return len(index) > n and all(
+            a is array and i[:n] == index[:n] and _apart(i[n:], index[n:]) for a, i, _ in self.waiting
+        )
+
+    def settle(self) -> None:
+        """Write the stores that wait, the first component first."""
+        for array, index, value in reversed(self.waiting):
+            self.b.store(array, index, value)
+        self.waiting.clear()
+
     def load(self, node: Node) -> None:
         adjoint = self.adjoint.pop(node, None)
         if adjoint is None:
             return
         array, index = self.element(node)
         if self.conflicts.exclusive(node):
-            self.b.store(array, index, self.b.emit("add", self.b.load(array, index), adjoint))
+            self.put(array, index, self.b.emit("add", self.get(array, index), adjoint))
         else:
+            self.settle()
             self.b.atomic("add", array, index, adjoint)
 
     def store(self, node: Node) -> None:
         array, index = self.element(node)
         value = node.operands[-1]
         if value in self.activity.active:
-            self.add(value, self.b.load(array, index))
-        self.b.store(array, index, self.zero(value))
+            self.add(value, self.get(array, index))
+        self.put(array, index, self.zero(value))
 
     def atomic(self, node: Node) -> None:
         array, index = self.element(node)
         value = node.operands[-1]
-        taken = self.b.load(array, index) if node.attrs["kind"] == "add" else self.claim(node, array, index)
+        taken = self.get(array, index) if node.attrs["kind"] == "add" else self.claim(node, array, index)
         self.add(value, taken)
 
     def claim(self, node: Node, array: Param, index: tuple[Value, ...]) -> Value:
         """The gradient of an extremum if this value achieves it and is the first to ask; what nobody takes is the
         initial value's.
         """
+        self.settle()
         zero = self.zero(node.operands[-1])
         best = self.b.load(node.operands[0], index)
         with self.b.inside() as mine:
@@ -294,6 +328,12 @@ class _Reverse:
         param = Param(ArrayType(value.type, 0, (), ()), f"adjoint {len(self.params)}", Role.TEMP)
         self.params.append(param)
         return param
+
+
+def _apart(a: Sequence[Value], b: Sequence[Value]) -> bool:
+    """Whether constant indices differ."""
+    pairs = [(constant_of(x), constant_of(y)) for x, y in zip(a, b, strict=True)]
+    return all(None not in pair for pair in pairs) and any(x != y for x, y in pairs)
 
 
 _RULES: dict[str, Callable[[_Reverse, Node], None]] = {

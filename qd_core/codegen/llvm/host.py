@@ -20,8 +20,8 @@ from qd_core import dtypes as dt
 from qd_core.codegen.llvm.cost import is_open
 from qd_core.codegen.llvm.emitter import Emitter, Lane
 from qd_core.codegen.llvm.module import ModuleWriter, is_serial
-from qd_core.codegen.llvm.ownership import Ownership, Totals
-from qd_core.codegen.llvm.privates import CLEAR_IR, PrivateCopies
+from qd_core.codegen.llvm.ownership import Ownership, Totals, define
+from qd_core.codegen.llvm.privates import CLEAR_IR, PrivateCopies, row_offset
 from qd_core.codegen.llvm.survey import Survey
 from qd_core.codegen.llvm.target import TaskForm
 from qd_core.codegen.llvm.types import KERNEL, LLVM
@@ -140,9 +140,12 @@ class HostForm(TaskForm):
         for k, param in enumerate(found.privates):
             offset = _launch_word(em, module, "offsets", index=k)
             em.entry.append(f"  %copy{k} = getelementptr i8, ptr %copy, i64 {offset}")
-            array = f"select i1 %shared, ptr {em.address(param)}, ptr %copy{k}"
-            em.entry.append(f"  %array{k} = {array}")
-            em.redirect(param, f"%array{k}")
+            for value in found.rows[param]:
+                define(em, value)
+            # A copy of a row stands where the whole array would begin.
+            before = em.new(f"sub i64 0, {row_offset(em, param, found.rows[param])}")
+            whole = em.new(f"getelementptr {LLVM[param.type.dtype]}, ptr %copy{k}, i64 {before}")
+            em.redirect(param, em.new(f"select i1 %shared, ptr {em.address(param)}, ptr {whole}"))
 
     def iteration(self, em: Emitter, task: Task) -> None:
         """Write one run of the body, with private memory given back at its end."""
@@ -442,7 +445,10 @@ class _Kernel:
     def _share_with_copies(self, number: int, found: Ownership, count: str, chunk: str, threads: str) -> None:
         """Share, each thread adding into copies of its own where that pays; 0 threads: nobody knows yet."""
         additions = sum(map(len, found.privates.values()))
-        copies = PrivateCopies(self.em, list(found.privates), additions)
+        for row in found.rows.values():
+            for value in row:
+                define(self.em, value)
+        copies = PrivateCopies(self.em, list(found.privates), additions, found.rows)
         memory, stride, offsets = copies.allocate(count, threads)
         self._note("copies", memory, "ptr")
         self._note("stride", stride)

@@ -102,6 +102,11 @@ def _index64(em: Emitter, ref: str, d: DType) -> str:
     return em.once(("i64", ref), f"{'sext' if d.is_signed else 'zext'} {LLVM[d]} {ref} to i64")
 
 
+def index64(em: Emitter, value: Value) -> str:
+    """Return an index that is the same in all lanes as i64."""
+    return _index64(em, em.env[value].ref, value.type)
+
+
 def _times(em: Emitter, ref: str, stride: int | str) -> str:
     if stride == 1:
         return ref

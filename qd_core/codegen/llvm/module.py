@@ -118,10 +118,9 @@ class ModuleWriter:
         if self.options.lanes:
             return self.options.lanes
         ownership = self.ownership(task)
-        scattered = ownership.scattered(found.varying)
-        return choose_lanes(
-            self.survey(task), self.target.lanes, bool(found.divergent), scattered, len(ownership.totals)
-        )
+        scattered, gathered = ownership.scattered(found.varying), ownership.gathered(found.varying)
+        divergent, totals = bool(found.divergent), len(ownership.totals)
+        return choose_lanes(self.survey(task), self.target.lanes, divergent, scattered, gathered, totals)
 
     def survey(self, task: Task) -> Survey:
         """Return what there is in the body of a task."""

@@ -54,6 +54,9 @@ class Ownership:
         Atomics of each total by (array, indices).
     privates : dict
         Atomics of each array that may have private copies; empty unless ``disjoint``.
+    rows : dict
+        For each of these arrays the first indices, as far as they are the same in all iterations: copies are of what
+        lies there.
     """
 
     def __init__(self, body: Survey, axes: Sequence[Arg], disjoint: bool) -> None:
@@ -61,8 +64,9 @@ class Ownership:
         self.owned: set[Node] = set()
         self.totals: dict[tuple[Value, ...], list[Node]] = {}
         self.privates: dict[Param, list[Node]] = {}
+        self.rows: dict[Param, tuple[Value, ...]] = {}
         self.disjoint = disjoint
-        self.atomics = body.atomics
+        self.atomics, self.loads = body.atomics, body.loads
         accesses: dict[Value, list[Node]] = defaultdict(list)
         for node in body.accesses if self.atomics else ():
             accesses[node.operands[0]].append(node)
@@ -77,6 +81,15 @@ class Ownership:
             n for n in rest if n in self.used or n.attrs["kind"] == "cas" or not varying.isdisjoint(n.operands[1:-1])
         }
 
+    def gathered(self, varying: AbstractSet[Value]) -> list[Node]:
+        """Return the loads whose elements the data choose, lane by lane."""
+        return [
+            n
+            for n in self.loads
+            if not varying.isdisjoint(n.operands[1:])
+            and any(v in varying and self._axis(v) is None for v in n.operands[1 : 1 + n.operands[0].type.ndim])
+        ]
+
     def _array(self, param: Value, nodes: list[Node], alone: bool, unseen: bool) -> None:
         atomics = [n for n in nodes if n.op.name == "atomic"]
         if not atomics:
@@ -90,6 +103,16 @@ class Ownership:
         elif unseen and len(atomics) == len(nodes) and not any(n in self.used for n in nodes):
             if not self._total(nodes) and self.disjoint and private_arrays(nodes) and isinstance(param, Param):
                 self.privates[param] = nodes
+                self.rows[param] = self._row(nodes)
+
+    def _row(self, nodes: Sequence[Node]) -> tuple[Value, ...]:
+        """Leading indices that are the same value in all accesses and iterations."""
+        row: list[Value] = []
+        for indices in zip(*(n.operands[1 : 1 + n.operands[0].type.ndim] for n in nodes), strict=True):
+            if len(set(indices)) > 1 or self._axis(indices[0]) != "fixed":
+                break
+            row.append(indices[0])
+        return tuple(row)
 
     def _injective(self, indices: Sequence[Value]) -> bool:
         found = [self._axis(v) for v in indices]
@@ -173,7 +196,7 @@ class Totals:
             kind, d = node.attrs["kind"], node.type
             one = self._combined(partials, blocks, n, node)
             for value in indices:
-                self._define(value)
+                define(em, value)
             at = place(em, param, indices)
             update(em, kind, d, pointer(em, at, MEMORY[d]), to_memory(em, one, d, False))
 
@@ -194,10 +217,11 @@ class Totals:
         em.start(done)
         return total
 
-    def _define(self, value: Value) -> None:
-        """Write an index again: the body's own does not dominate the end."""
-        if isinstance(value, Node):
-            for operand in value.operands:
-                if not isinstance(operand, Param):
-                    self._define(operand)
-            self.em.handlers[value.op.name](self.em, value)
+
+def define(em: Emitter, value: Value) -> None:
+    """Write an index that is the same in all iterations again: the body's own does not dominate other places."""
+    if isinstance(value, Node):
+        for operand in value.operands:
+            if not isinstance(operand, Param):
+                define(em, operand)
+        em.handlers[value.op.name](em, value)

@@ -1,7 +1,8 @@
 """Private copies of arrays that a task only adds to, at elements that its data choose: histograms, particles on a grid.
 
 Where such arrays are small against the number of additions, each thread adds plainly into a copy of its own, and the
-copies are added to the array when the task is done. That is decided at each launch, by the extents.
+copies are added to the array when the task is done. That is decided at each launch, by the extents. Of an array whose
+first indices are the same in all iterations (one time step of many), only what lies there is copied.
 
 The kernel allocates ``copies`` of ``stride`` bytes. The first word of a copy tells whether its thread has used it; the
 thread clears it then. The arrays follow at 64 bytes, one after the other, each a multiple of 64 bytes.
@@ -9,14 +10,15 @@ thread clears it then. The arrays follow at 64 bytes, one after the other, each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from qd_core import dtypes as dt
 from qd_core.codegen.llvm.emitter import Emitter
+from qd_core.codegen.llvm.memory import index64
 from qd_core.codegen.llvm.types import LLVM
-from qd_core.ir.nodes import Node, Param
+from qd_core.ir.nodes import Node, Param, Value
 
-__all__ = ["CLEAR_IR", "TYPES", "PrivateCopies"]
+__all__ = ["CLEAR_IR", "TYPES", "PrivateCopies", "row_offset"]
 
 TYPES = (dt.i32, dt.u32, dt.i64, dt.u64, dt.f32, dt.f64)
 """Types of elements that may have private copies."""
@@ -74,10 +76,14 @@ class PrivateCopies:
         Arrays that get copies.
     additions : int
         Additions to them in one iteration.
+    rows : mapping
+        Leading indices of each array that are the same in all iterations, written by ``em`` already.
     """
 
-    def __init__(self, em: Emitter, arrays: Sequence[Param], additions: int) -> None:
-        self.em, self.arrays, self.additions = em, arrays, additions
+    def __init__(
+        self, em: Emitter, arrays: Sequence[Param], additions: int, rows: Mapping[Param, Sequence[Value]]
+    ) -> None:
+        self.em, self.arrays, self.additions, self.rows = em, arrays, additions, rows
 
     def allocate(self, count: str, threads: str) -> tuple[str, str, list[str]]:
         """Return the copies (null where they do not pay), the stride, and the byte offset of each array in a copy."""
@@ -99,10 +105,14 @@ class PrivateCopies:
         return self._memory(worth, total, threads), total, offsets
 
     def _elements(self, param: Param) -> tuple[str, str]:
-        """Scalars of an array, and whether they lie in one piece."""
-        em, kind = self.em, param.type
+        """Scalars of an array's row, and whether it exists and they lie in one piece."""
+        em, kind, row = self.em, param.type, self.rows[param]
         strides, n, contiguous = em.strides(param), str(kind.element_size), "true"
-        for axis in reversed(range(kind.ndim)):
+        for axis, value in enumerate(row):
+            # An index outside: the program adds nothing there, and nothing must be read there for it.
+            inside = em.new(f"icmp ult i64 {index64(em, value)}, {em.extent(param, axis)}")
+            contiguous = em.new(f"and i1 {contiguous}, {inside}")
+        for axis in reversed(range(len(row), kind.ndim)):
             same = em.new(f"icmp eq i64 {strides[axis]}, {n}")
             contiguous = em.new(f"and i1 {contiguous}, {same}")
             n = em.new(f"mul i64 {n}, {em.extent(param, axis)}")
@@ -165,7 +175,7 @@ class PrivateCopies:
         n, _ = self._elements(param)
         lanes = 32 // param.type.dtype.nbytes
         whole = em.new(f"and i64 {n}, {-lanes}")
-        array = em.address(param)
+        array = em.new(f"getelementptr {t}, ptr {em.address(param)}, i64 {row_offset(em, param, self.rows[param])}")
         _loop(em, whole, lanes, lambda i: self._add_one(param, f"<{lanes} x {t}>", array, copy, i))
         rest = em.new(f"sub i64 {n}, {whole}")
         _loop(em, rest, 1, lambda i: self._add_one(param, t, array, copy, em.new(f"add i64 {whole}, {i}")))
@@ -177,6 +187,14 @@ class PrivateCopies:
         old, more = (em.new(f"load {t}, ptr {p}, align {d.nbytes}") for p in (at, from_))
         new = em.new(f"{'fadd' if d.is_real else 'add'} {t} {old}, {more}")
         em.line(f"store {t} {new}, ptr {at}, align {d.nbytes}")
+
+
+def row_offset(em: Emitter, param: Param, row: Sequence[Value]) -> str:
+    """Return the scalars that lie before the row with these leading indices."""
+    offset = "0"
+    for value, stride in zip(row, em.strides(param), strict=False):
+        offset = em.new(f"add i64 {offset}, {em.new(f'mul i64 {index64(em, value)}, {stride}')}")
+    return offset
 
 
 def _loop(em: Emitter, count: str, step: int, write: Callable[[str], None]) -> None:

@@ -25,15 +25,15 @@ class Survey:
         Loads, stores and atomics of arrays, in order.
     cycles : float
         Rough cycles of one scalar run.
-    atomics : dict of Node to float
-        Cycles that each atomic takes of them.
+    atomics, loads : dict of Node to float
+        Cycles that each atomic, and each load, takes of them.
     nodes : int
         Number of nodes.
     likely : float
         Number of nodes, those of conditional regions at half: rare cases of elementary functions are long.
     """
 
-    __slots__ = ("accesses", "atomics", "cycles", "likely", "nodes", "ops", "types", "used")
+    __slots__ = ("accesses", "atomics", "cycles", "likely", "loads", "nodes", "ops", "types", "used")
 
     def __init__(self, body: Region) -> None:
         self.ops: set[str] = set()
@@ -41,6 +41,7 @@ class Survey:
         self.used: set[Value] = set()
         self.accesses: list[Node] = []
         self.atomics: dict[Node, float] = {}
+        self.loads: dict[Node, float] = {}
         self.cycles, self.likely, self.nodes = 0.0, 0.0, 0
         self._region(body, 1.0, 1.0)
 
@@ -60,8 +61,8 @@ class Survey:
             total += cycles(name)
             if name in _ACCESSES:
                 self.accesses.append(node)
-                if name == "atomic":
-                    self.atomics[node] = runs * cycles(name)
+                if name != "store":
+                    (self.atomics if name == "atomic" else self.loads)[node] = runs * cycles(name)
             for inner in node.regions:
                 self._region(inner, runs * trips(node), share * (0.5 if name == "if" else 1.0))
         self.cycles += total * runs
