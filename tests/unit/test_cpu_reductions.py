@@ -12,6 +12,7 @@ import qd_core as qd
 N = 60_000
 Reals = qd.types.ndarray(dtype=qd.f32, ndim=1)
 Keys = qd.types.ndarray(dtype=qd.i32, ndim=1)
+Steps = qd.types.ndarray(dtype=qd.f32, ndim=3)
 Grid = qd.types.ndarray(dtype=qd.f32, ndim=2)
 
 
@@ -90,6 +91,27 @@ def test_scatters_into_parts_of_an_array_leave_the_rest_alone(threads: int, colu
         wanted = np.zeros((50, columns), np.float32)
         wanted[:, 0], wanted[:, 1] = turn * counts, 2 * turn * counts
         np.testing.assert_array_equal(g.to_numpy(), wanted)
+
+
+@qd.kernel
+def one_step(k: Keys, steps: Steps, t: qd.i32):
+    for i in range(k.shape[0]):
+        if t < steps.shape[0]:
+            steps[t, k[i], 0] += 1.0
+            steps[t, k[i], 2] += 2.0
+
+
+def test_rows_of_a_large_array_get_copies(threads: int) -> None:
+    """The array is larger than what is copied; the row after the last is not touched."""
+    k, steps = keys(N, 40), qd.ndarray(qd.f32, (2000, 50, 3))
+    counts = np.bincount(k, minlength=50).astype(np.float32)
+    for t in (3, 3, 1999, 2000, 0, 3):
+        one_step(k, steps, t)
+    found = steps.to_numpy()
+    for t, turns in ((0, 1), (3, 3), (1999, 1)):
+        np.testing.assert_array_equal(found[t], turns * counts[:, None] * [1, 0, 2])
+        found[t] = 0
+    assert not found.any()
 
 
 def test_keys_and_counts_in_one_array(threads: int) -> None:
