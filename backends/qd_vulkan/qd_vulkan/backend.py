@@ -11,7 +11,7 @@ from qd_core.errors import BackendUnavailableError
 from qd_vulkan.absence import Absence, why_none
 from qd_vulkan.facts import BASE, memory_nbytes, target_from, target_of
 from qd_vulkan.instance import Instance, instance
-from qd_vulkan.probing import quirks
+from qd_vulkan.probing import probed
 
 if TYPE_CHECKING:
     from qd_vulkan.instance import Physical
@@ -71,9 +71,9 @@ class VulkanBackend(Backend):
 
 
 def _probed(found: Instance, physical: Physical) -> Target:
-    """Return the target of a device, with what small kernels found out about its driver."""
+    """Return the target of a device: what small kernels found that it serves, and the faults of its driver."""
     target = target_of(physical)
-    return target_from(target.name, (*target.features, *quirks(found, physical, target)), physical)
+    return target_from(target.name, probed(found, physical, target), physical)
 
 
 _RANK = {2: 0, 1: 1, 3: 2, 0: 3, 4: 4}

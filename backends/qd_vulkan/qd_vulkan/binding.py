@@ -47,7 +47,7 @@ BIND_COMPUTE = 1
 WHOLE_SIZE = 2**64 - 1
 SEMAPHORE_TIMELINE = 1
 SUCCESS, TIMEOUT, INCOMPLETE = 0, 2, 5
-OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, DEVICE_LOST = -1, -2, -4
+OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, DEVICE_LOST, FEATURE_NOT_PRESENT = -1, -2, -4, -8
 PORTABILITY_ENUMERATION = 1
 DEVICE_TYPES = {0: "other", 1: "integrated GPU", 2: "discrete GPU", 3: "virtual GPU", 4: "CPU"}
 
@@ -213,6 +213,9 @@ PhysicalDeviceVulkan12Features = _structure(
     ],
     51,
 )  # fmt: skip
+PhysicalDeviceShaderClockFeatures = _structure(
+    "PhysicalDeviceShaderClockFeatures", _flags("shaderSubgroupClock", "shaderDeviceClock"), 1000181000
+)
 PhysicalDeviceShaderAtomicFloatFeatures = _structure(
     "PhysicalDeviceShaderAtomicFloatFeatures",
     [

@@ -21,7 +21,7 @@ from qd_core.ir.program import Program
 from qd_core.passes.legalize import legalize
 from qd_vulkan.facts import spirv_target
 
-__all__ = ["FORMAT", "Code", "VulkanCompiler", "pack", "unpack"]
+__all__ = ["FORMAT", "Code", "VulkanCompiler", "code_of", "pack", "unpack"]
 
 FORMAT = "qd-spirv-1"
 
@@ -68,9 +68,8 @@ class VulkanCompiler(Compiler):
         )
         wants_text = dict(options.extra).get("stages") == "1"
         stages = {f"spirv {_stage(c, entries)}": disassemble(c.binary) for c in codes} if wants_text else {}
-        return Artifact(
-            FORMAT, pack(_code(program, ArgumentLayout.of(program, self.spirv), codes)), entries, program.sites, stages
-        )
+        blob = pack(code_of(program, ArgumentLayout.of(program, self.spirv), codes))
+        return Artifact(FORMAT, blob, entries, program.sites, stages)
 
 
 def _stage(code: TaskCode, entries: Sequence[TaskEntry]) -> str:
@@ -109,7 +108,8 @@ def pack(code: Code) -> bytes:
     return struct.pack("<I", len(text)) + text + b"".join(t.binary for t in code.tasks)
 
 
-def _code(program: Program, layout: ArgumentLayout, tasks: Sequence[TaskCode]) -> Code:
+def code_of(program: Program, layout: ArgumentLayout, tasks: Sequence[TaskCode]) -> Code:
+    """Return what a blob holds of a program with these tasks."""
     arrays = [isinstance(p.type, ArrayType) for p in program.params]
     leaves = tuple(sum(arrays[:n]) if array else -1 for n, array in enumerate(arrays))
     extents = sum(len(t.extents) for t in program.tasks)

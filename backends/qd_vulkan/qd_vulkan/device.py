@@ -85,9 +85,9 @@ class VulkanDevice(Device):
             queueCount=1,
             pQueuePriorities=ctypes.addressof(priority),
         )
-        wanted = [e for e in ("VK_KHR_portability_subset", "VK_EXT_shader_atomic_float") if e in p.extensions]
+        features, more = self._features()
+        wanted = [e for e in ("VK_KHR_portability_subset", *more) if e in p.extensions]
         names = strings(wanted)
-        features = self._features("VK_EXT_shader_atomic_float" in wanted)
         info = vk.make(
             vk.DeviceCreateInfo, pNext=ctypes.addressof(features[0]), queueCreateInfoCount=1,
             pQueueCreateInfos=ctypes.addressof(queue),
@@ -98,34 +98,33 @@ class VulkanDevice(Device):
         assert handle.value
         return handle.value
 
-    def _features(self, atomic_float: bool) -> list[Any]:
-        """Structures that turn on what the target claims, and nothing else."""
-        p = self.physical
-        basic, f11, f12 = (
-            vk.make(k)
-            for k in (vk.PhysicalDeviceFeatures2, vk.PhysicalDeviceVulkan11Features, vk.PhysicalDeviceVulkan12Features)
-        )
-        for name in ("shaderFloat64", "shaderInt64", "shaderInt16"):
-            setattr(basic.features, name, getattr(p.features, name))
-        f11.storageBuffer16BitAccess = p.features11.storageBuffer16BitAccess
-        for name in (
-            "storageBuffer8BitAccess",
-            "shaderBufferInt64Atomics",
-            "shaderFloat16",
-            "shaderInt8",
-            "timelineSemaphore",
-            "bufferDeviceAddress",
-        ):
-            setattr(f12, name, getattr(p.features12, name))
-        features = [basic, f11, f12]
-        if atomic_float:
-            floats = vk.make(vk.PhysicalDeviceShaderAtomicFloatFeatures)
-            for bits in (32, 64):
-                for name in (f"shaderBufferFloat{bits}Atomics", f"shaderBufferFloat{bits}AtomicAdd"):
-                    setattr(floats, name, getattr(p.atomic_float, name))
+    def _features(self) -> tuple[list[Any], list[str]]:
+        """Structures that turn on what the target claims, and nothing else; and the extensions they belong to."""
+        claimed = set(self.info.target.features)
+        basic, f11, f12, floats, clock = (vk.make(k) for k in (
+            vk.PhysicalDeviceFeatures2, vk.PhysicalDeviceVulkan11Features, vk.PhysicalDeviceVulkan12Features,
+            vk.PhysicalDeviceShaderAtomicFloatFeatures, vk.PhysicalDeviceShaderClockFeatures,
+        ))  # fmt: skip
+        small, half = "type.i8" in claimed or "type.u8" in claimed, "type.f16" in claimed
+        short = bool({"type.i16", "type.u16"} & claimed)
+        basic.features.shaderInt64 = f12.timelineSemaphore = f12.bufferDeviceAddress = 1
+        basic.features.shaderFloat64 = "type.f64" in claimed
+        basic.features.shaderInt16, f11.storageBuffer16BitAccess = short, short or half
+        f12.shaderInt8, f12.storageBuffer8BitAccess, f12.shaderFloat16 = small, small, half
+        f12.shaderBufferInt64Atomics = "atomics64" in claimed
+        for bits in (32, 64):
+            for name in (f"shaderBufferFloat{bits}Atomics", f"shaderBufferFloat{bits}AtomicAdd"):
+                setattr(floats, name, f"native.add.f{bits}" in claimed and getattr(self.physical.atomic_float, name))
+        clock.shaderSubgroupClock = "clock" in claimed
+        features, extensions = [basic, f11, f12], list[str]()
+        if any(f.startswith("native.add.") for f in claimed):
             features.append(floats)
+            extensions.append("VK_EXT_shader_atomic_float")
+        if "clock" in claimed:
+            features.append(clock)
+            extensions.append("VK_KHR_shader_clock")
         chain(*features)
-        return features
+        return features, extensions
 
     def _layout(self) -> int:
         pushed = vk.PushConstantRange(vk.STAGE_COMPUTE, 0, PUSH_NBYTES)

@@ -23,23 +23,33 @@ _MODES = {
     "roundingModeRTE": "RoundingModeRTE",
 }
 _WIDTHS = (16, 32, 64)
+_COMPUTE = 0x20
+_SUBGROUP = {"subgroup.reduce": 4, "subgroup.ballot": 8, "subgroup.shuffle": 16}
+"""Bit of the stage, and of each kind of operation."""
+
 _ONLY_32, _ALL = 0, 1
 """Which widths can have float modes of their own: f32 alone, or each."""
 
 
 def target_of(physical: Physical) -> Target:
-    """Return the target that a device runs."""
+    """Return the target that a device advertises; `probing` finds out what it serves of it."""
     kinds = _types(physical)
     features = [
         *(f"type.{d.name}" for d in dt.ALL if d in kinds),
         *_native_atomics(physical),
         *_float_modes(physical, kinds),
     ]
+    features.append("atomics32")
     if physical.features12.shaderBufferInt64Atomics:
         features.append("atomics64")
-    limits = physical.properties.limits
+    if physical.clock.shaderSubgroupClock:
+        features.append("clock")
+    limits, p11 = physical.properties.limits, physical.properties11
     group = min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0])
     features += [f"group.{group}", f"shared.{limits.maxComputeSharedMemorySize}"]
+    if p11.subgroupSupportedStages & _COMPUTE:
+        features.append(f"subgroup.{max(p11.subgroupSize, 1)}")
+        features += [name for name, bit in _SUBGROUP.items() if p11.subgroupSupportedOperations & bit]
     return target_from("spirv1.5 " + physical.name, tuple(features), physical)
 
 
@@ -91,16 +101,16 @@ def _tied(independence: int, widths: list[int]) -> list[list[int]]:
 def target_from(name: str, features: tuple[str, ...], physical: Physical | None = None) -> Target:
     """Return the target that these features describe."""
     spirv = _from_features(features)
-    return Target(name, _claims(spirv, physical), features)
+    return Target(name, _claims(spirv, features, physical), features)
 
 
-def _claims(spirv: SpirvTarget, physical: Physical | None) -> CapabilitySet:
+def _claims(spirv: SpirvTarget, features: tuple[str, ...], physical: Physical | None) -> CapabilitySet:
     widths = spirv.atomic_widths
     able = [d for d in spirv.types if (64 if d.bits == 64 else 32) in widths]
     numbers = [d for d in able if d is not dt.u1]
     limits = {"block.threads": spirv.max_group, "inline.nbytes": 8 * spirv.push_words, "lanes": 1}
     if physical is not None:
-        limits["lanes"] = max(physical.properties11.subgroupSize, 1)
+        limits["lanes"] = _number(features, "subgroup", 1)
         limits["memory.nbytes"] = memory_nbytes(physical)
         limits["allocation.nbytes"] = physical.properties11.maxMemoryAllocationSize or limits["memory.nbytes"]
     return CapabilitySet(
@@ -129,16 +139,18 @@ def spirv_target(target: Target) -> SpirvTarget:
 
 def _from_features(features: tuple[str, ...]) -> SpirvTarget:
     kinds = frozenset(dt.by_name(f.partition(".")[2]) for f in features if f.startswith("type."))
-    widths = frozenset({32, 64} if "atomics64" in features else {32})
+    widths = frozenset(bits for bits in (32, 64) if f"atomics{bits}" in features)
     whole = [d for d in kinds if d.kind in "iu" and d.bits in widths]
     native = {(kind, d) for kind in _INTEGERS for d in whole}
     native |= {("exchange", d) for d in kinds if d.is_real and d.bits in widths}
     native |= {
         (kind, dt.by_name(name)) for _, kind, name in (f.split(".") for f in features if f.startswith("native."))
     }
+    native -= {
+        (kind, dt.by_name(name)) for _, kind, name in (f.split(".") for f in features if f.startswith("emulated."))
+    }
     modes = frozenset((mode, int(bits)) for _, mode, bits in (f.split(".") for f in features if f.startswith("mode.")))
-    group = next((int(f.partition(".")[2]) for f in features if f.startswith("group.")), 128)
-    shared = next((int(f.partition(".")[2]) for f in features if f.startswith("shared.")), 0)
+    group = _number(features, "group", 128)
     return SpirvTarget(
         "vulkan",
         kinds,
@@ -146,12 +158,18 @@ def _from_features(features: tuple[str, ...]) -> SpirvTarget:
         widths,
         max_group=group,
         group=min(256, group),
-        shared_nbytes=shared,
+        shared_nbytes=_number(features, "shared", 0),
         float_modes=modes,
         plain_products="plain_products" in features,
         loop_limit="loop_limit" in features,
     )
 
 
-BASE = target_from("spirv1.5", (*(f"type.{d.name}" for d in dt.ALL), "atomics64", "group.256"))
+def _number(features: tuple[str, ...], name: str, default: int) -> int:
+    """The number of a feature such as ``"group.256"``."""
+    found = [f.partition(".")[2] for f in features if f.startswith(name + ".")]
+    return next((int(text) for text in found if text.isdigit()), default)
+
+
+BASE = target_from("spirv1.5", (*(f"type.{d.name}" for d in dt.ALL), "atomics32", "atomics64", "group.256"))
 """A device with every optional type: for compiling without hardware."""

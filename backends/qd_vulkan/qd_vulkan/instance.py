@@ -37,6 +37,7 @@ class Physical:
     features11: Any
     features12: Any
     atomic_float: Any
+    clock: Any
     extensions: frozenset[str]
     memory: Any
     queue_family: int
@@ -152,15 +153,16 @@ class Instance:
                 "extensionName",
             )
         )
-        features, f11, f12, floats = (vk.make(k) for k in (
+        features, f11, f12, floats, clock = (vk.make(k) for k in (
             vk.PhysicalDeviceFeatures2, vk.PhysicalDeviceVulkan11Features, vk.PhysicalDeviceVulkan12Features,
-            vk.PhysicalDeviceShaderAtomicFloatFeatures,
+            vk.PhysicalDeviceShaderAtomicFloatFeatures, vk.PhysicalDeviceShaderClockFeatures,
         ))  # fmt: skip
         properties, p11, p12 = (vk.make(k) for k in (
             vk.PhysicalDeviceProperties2, vk.PhysicalDeviceVulkan11Properties, vk.PhysicalDeviceVulkan12Properties,
         ))  # fmt: skip
         if basic.apiVersion >= vk.API_1_2:
-            chain(features, f11, f12, *([floats] if "VK_EXT_shader_atomic_float" in extensions else []))
+            more = {"VK_EXT_shader_atomic_float": floats, "VK_KHR_shader_clock": clock}
+            chain(features, f11, f12, *(there for name, there in more.items() if name in extensions))
             f.GetPhysicalDeviceFeatures2(handle, ctypes.byref(features))
             chain(properties, p11, p12)
             f.GetPhysicalDeviceProperties2(handle, ctypes.byref(properties))
@@ -169,7 +171,7 @@ class Instance:
         family = self._queue_family(handle)
         missing = _missing(basic, features, f12, family)
         return Physical(
-            handle, basic, p11, p12, features.features, f11, f12, floats, extensions, memory, family, missing
+            handle, basic, p11, p12, features.features, f11, f12, floats, clock, extensions, memory, family, missing
         )
 
     def _queue_family(self, handle: int) -> int:

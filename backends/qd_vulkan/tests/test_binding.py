@@ -19,6 +19,7 @@ _SUFFIX = {
     "DebugUtilsMessengerCreateInfo": "EXT",
     "DebugUtilsMessengerCallbackData": "EXT",
     "PhysicalDeviceShaderAtomicFloatFeatures": "EXT",
+    "PhysicalDeviceShaderClockFeatures": "KHR",
 }
 _MEMBER = {
     "sparse": "sparseProperties", "granularity": "minImageTransferGranularity",
@@ -43,6 +44,7 @@ _NUMBERS = {
     "SEMAPHORE_TIMELINE": "VK_SEMAPHORE_TYPE_TIMELINE", "DEVICE_LOST": "VK_ERROR_DEVICE_LOST",
     "API_1_2": "VK_API_VERSION_1_2",
     "PORTABILITY_ENUMERATION": "VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR", "WHOLE_SIZE": "VK_WHOLE_SIZE",
+    "FEATURE_NOT_PRESENT": "VK_ERROR_FEATURE_NOT_PRESENT",
     "OUT_OF_DEVICE_MEMORY": "VK_ERROR_OUT_OF_DEVICE_MEMORY", "OUT_OF_HOST_MEMORY": "VK_ERROR_OUT_OF_HOST_MEMORY",
     "BUFFER_USAGE": "(VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT"
                     " | VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT)",
@@ -72,7 +74,8 @@ def _facts() -> dict[str, int]:
 def _stype(name: str) -> str:
     """The specification's name of a structure's type number."""
     text = "".join("_" + c if c.isupper() else c for c in name + _SUFFIX.get(name, "")).upper()
-    text = text.replace("_E_X_T", "_EXT").replace("PROPERTIES2", "PROPERTIES_2").replace("FEATURES2", "FEATURES_2")
+    text = text.replace("_E_X_T", "_EXT").replace("_K_H_R", "_KHR")
+    text = text.replace("PROPERTIES2", "PROPERTIES_2").replace("FEATURES2", "FEATURES_2")
     return "VK_STRUCTURE_TYPE" + text.replace("VULKAN11", "VULKAN_1_1").replace("VULKAN12", "VULKAN_1_2")
 
 

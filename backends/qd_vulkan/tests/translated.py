@@ -48,6 +48,7 @@ TRANSLATED = target_from(
     "spirv1.5 translated",
     (
         *(f"type.{d}" for d in ("i8", "i16", "i32", "i64", "u1", "u8", "u16", "u32", "u64", "f16", "f32")),
+        "atomics32",
         "group.1024",
         "plain_products",
     ),

@@ -133,6 +133,10 @@ Branch 249 I
 BranchConditional 250 I I I L*
 Return 253
 ReturnValue 254 I
+GroupNonUniformBallot 339 T R I I
+GroupNonUniformShuffle 345 T R I I I
+GroupNonUniformIAdd 349 T R I GroupOperation I
+ReadClockKHR 5056 T R I
 AtomicFAddEXT 6035 T R I I I I
 """
 
@@ -140,6 +144,8 @@ ENUMS: dict[str, dict[str, int]] = {
     "SourceLanguage": {"Unknown": 0},
     "Capability": {
         "Shader": 1, "Float16": 9, "Float64": 10, "Int64": 11, "Int64Atomics": 12, "Int16": 22, "Int8": 39,
+        "GroupNonUniform": 61, "GroupNonUniformArithmetic": 63, "GroupNonUniformBallot": 64,
+        "GroupNonUniformShuffle": 65, "ShaderClockKHR": 5055,
         "StorageBuffer16BitAccess": 4433, "StorageBuffer8BitAccess": 4448, "DenormPreserve": 4464,
         "SignedZeroInfNanPreserve": 4466, "RoundingModeRTE": 4467, "PhysicalStorageBufferAddresses": 5347,
         "AtomicFloat32AddEXT": 6033, "AtomicFloat64AddEXT": 6034,
@@ -152,7 +158,9 @@ ENUMS: dict[str, dict[str, int]] = {
     "StorageClass": {"Input": 1, "Workgroup": 4, "Function": 7, "PushConstant": 9, "PhysicalStorageBuffer": 5349},
     "Decoration": {"Block": 2, "ArrayStride": 6, "BuiltIn": 11, "Aliased": 20, "Offset": 35, "NoContraction": 42,
     "AliasedPointer": 5356},
-    "BuiltIn": {"NumWorkgroups": 24, "GlobalInvocationId": 28, "LocalInvocationIndex": 29},
+    "BuiltIn": {"NumWorkgroups": 24, "GlobalInvocationId": 28, "LocalInvocationIndex": 29, "SubgroupSize": 36,
+    "SubgroupLocalInvocationId": 41},
+    "GroupOperation": {"Reduce": 0},
     "FunctionControl": {"None": 0},
     "SelectionControl": {"None": 0},
     "LoopControl": {"None": 0},
