@@ -169,7 +169,9 @@ def _raw(write: Callable[[Emitter, int], int]) -> Make:
 
     def make(compiler: VulkanCompiler) -> Artifact:
         y, body = Param(ArrayType(dt.u32, 1), "y"), Region((Arg(dt.i32, "i"),))
-        Builder(body).yield_()
+        b = Builder(body)
+        b.store(y, [body.args[0]], b.const(dt.u32, 0))  # says that the array is written: the runtime orders by it
+        b.yield_()
         task = Task("probe", (Fixed(N),), body)
         program = Program("probe", (y,), (task,), (), frozenset(), frozenset({0}))
         layout = ArgumentLayout.of(program, compiler.spirv)
