@@ -3,7 +3,7 @@
     python benchmarks/hot.py ../shared/bench/bench_saxpy.py --peer qd_core --n 100000000
 
 Its own measurement sleeps between samples, so that samples on a shared processor are clean. A GPU whose driver lowers
-the clock when it idles, as some do outside their own compute interface, is then measured at the low clock. Here, 0.3 s
+the clock when it idles, as some do outside their own compute interface, is then measured at the low clock. Here, 3 s
 of runs come first, and samples of at least 20 ms follow each other; the line that is printed has the same fields.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-WARM_S, SAMPLE_S, BUDGET_S = 0.3, 0.02, 1.0
+WARM_S, SAMPLE_S, BUDGET_S = 3.0, 0.02, 1.0
 
 
 def measure(step: Callable[[], None], sync: Callable[[], None] | None, repeat: int, **ignored: Any) -> dict[str, Any]:

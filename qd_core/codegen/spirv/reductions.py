@@ -109,22 +109,34 @@ class Totals:
         return em.op("INotEqual", em.bool, value, neutral)
 
     def _combined(self, total: _Total, value: int, local: int) -> int:
-        """Combine the values of a group by halves; the first invocation has the result."""
-        em, d = self.em, total.dtype
+        """Combine the values of a group: some invocations a share of them each, then the first one theirs.
+
+        Two barriers and about two square roots of the group's size of steps: barriers are dear on processors.
+        """
+        em, d, u32 = self.em, total.dtype, self.em.type(dt.u32)
+        parts = 1 << (max(self.group - 1, 1).bit_length() + 1) // 2
         self._put(d, local, value)
         self._barrier()
-        width = 1 << max(self.group - 1, 1).bit_length()
-        while width > 1:
-            width //= 2
-            other = em.op("IAdd", em.type(dt.u32), local, em.u32(width))
-            inside = em.op("ULessThan", em.bool, other, em.u32(min(self.group, 2 * width)))
-            low = em.op("ULessThan", em.bool, local, em.u32(width))
-            with em.when(em.op("LogicalAnd", em.bool, low, inside)):
-                self._put(d, local, combine(em, total.kind, d, self._take(d, local), self._take(d, other)))
-            self._barrier()
+        with em.when(em.op("ULessThan", em.bool, local, em.u32(min(parts, self.group)))):
+            share = value
+            for first in range(parts, self.group, parts):
+                share = combine(em, total.kind, d, share, self._other(total, em.op("IAdd", u32, local, em.u32(first))))
+            self._put(d, local, share)
+        self._barrier()
         result = self._take(d, em.u32(0))
+        for n in range(1, min(parts, self.group)):
+            result = combine(em, total.kind, d, result, self._take(d, em.u32(n)))
         self._barrier()  # the next total uses the same memory
         return result
+
+    def _other(self, total: _Total, index: int) -> int:
+        """Value of another invocation; neutral where there is none of that number."""
+        em, d = self.em, total.dtype
+        if self.group & (self.group - 1) == 0:
+            return self._take(d, index)
+        inside = em.op("ULessThan", em.bool, index, em.u32(self.group))
+        found = self._take(d, em.op("Select", em.type(dt.u32), inside, index, em.u32(0)))
+        return em.op("Select", em.type(d), inside, found, em.const(d, _identity(total.kind, d)))
 
     # -- memory of a group --------------------------------------------------------------------------------------------
     def _barrier(self) -> None:
