@@ -121,5 +121,5 @@ def test_a_guard_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(launch, "no_overlap", lambda *facts: True)
     device = open_device("cpu")
     with pytest.raises(AssertionError, match="elements differ"):
-        suite.test_overlapping_arguments(device)
+        suite.test_overlapping_arguments(device, "numpy")
     device.close()

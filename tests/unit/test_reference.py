@@ -146,6 +146,7 @@ COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "or": lambda a, b: a | b,
     "xor": lambda a, b: a ^ b,
     "exchange": lambda a, b: b,
+    "cas": lambda a, b: b,
 }
 
 
@@ -162,18 +163,25 @@ def test_atomics_apply_lane_after_lane(kind: str, dtype: DType, use_old: bool) -
     where = rng.integers(0, places, n).astype(np.int32)
     raw = rng.integers(0, 2 if dtype is dt.u1 else 100, n)
     values = (raw / 7 if dtype.is_real else raw).astype(dtype.numpy)
-    w, v, y, old = array(dt.i32, "w"), array(dtype, "v"), array(dtype, "y"), array(dtype, "old")
+    expected = np.roll(values, 1)
+    expected[::2] = 0  # what a place has in the beginning
+    w, v, e = array(dt.i32, "w"), array(dtype, "v"), array(dtype, "e")
+    y, old = array(dtype, "y"), array(dtype, "old")
 
     def write(b: Builder, i: Value) -> None:
-        before = b.atomic(kind, y, [b.load(w, [i])], b.load(v, [i]))
+        given = [b.load(e, [i])] if kind == "cas" else []
+        before = b.atomic(kind, y, [b.load(w, [i])], *given, b.load(v, [i]))
         if use_old:
             b.store(old, [i], before)
 
     out, olds = np.zeros(places, dtype.numpy), np.zeros(n, dtype.numpy)
-    interpret(parallel([w, v, y, old], n, write), {"w": where, "v": values, "y": out, "old": olds})
+    arguments = {"w": where, "v": values, "e": expected, "y": out, "old": olds}
+    interpret(parallel([w, v, e, y, old], n, write), arguments)
     state, seen = [dtype.numpy.type(0)] * places, []
-    for at, value in zip(where, values, strict=True):
+    for at, value, wanted in zip(where, values, expected, strict=True):
         seen.append(state[at])
+        if kind == "cas" and state[at] != wanted:
+            continue
         with np.errstate(over="ignore"):
             state[at] = dtype.numpy.type(COMBINE[kind](state[at], value))
     assert out.tolist() == state
