@@ -9,6 +9,7 @@ from importlib import import_module
 
 COMMANDS = {
     "doctor": "list every backend, whether it works here, and what to do if not",
+    "cache": "show, check or empty the disk cache of compiled kernels",
     "conformance": "run the conformance kit on a backend and write a report",
     "new-backend": "write a distribution with a backend that works, to start from",
     "fuzz": "run random kernels on a backend and compare with the reference",

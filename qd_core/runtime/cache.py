@@ -218,6 +218,10 @@ class ArtifactCache:
                     found.append((path, path.stat()))
         return found
 
+    def unfinished(self) -> list[Path]:
+        """Temporary files that a process left which was killed while it wrote."""
+        return list(self.folder.glob("*.tmp"))
+
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}{_SUFFIX}"
 
