@@ -55,6 +55,7 @@ _LAZY: dict[str, str] = {
     **dict.fromkeys(("Backend", "MatrixTensor", "Tensor", "VectorTensor", "wrap"), "qd_core.runtime.tensor"),
     "with_grad": "qd_core.runtime.interop",
     "BufferView": "qd_core.runtime.buffer_view",
+    "compile": "qd_core.api.compile",
     **dict.fromkeys(("Ndarray", "ScalarNdarray", "VectorNdarray", "MatrixNdarray"), "qd_core.runtime.array"),
     **dict.fromkeys(("Template", "template"), "qd_core.api.types"),
     **dict.fromkeys(("field", "root", "FieldsBuilder", "Layout"), "qd_core.api.field"),

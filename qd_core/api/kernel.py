@@ -22,7 +22,7 @@ from qd_core.api.structs import Struct
 from qd_core.backend.contract import Access, CompileOptions
 from qd_core.errors import LaunchError
 from qd_core.frontend.lower import Lowered, LowerOptions, lower_kernel, nesting_limited
-from qd_core.frontend.signature import ArgType, is_method, kernel_info
+from qd_core.frontend.signature import ArgType, annotated_type, is_method, kernel_info, return_types
 from qd_core.ir.nodes import Function
 from qd_core.passes.draws import RANDOM, number_draws
 from qd_core.passes.offload import offload
@@ -32,6 +32,7 @@ from qd_core.runtime.context import Options, Runtime, current
 from qd_core.runtime.draws import Draws
 from qd_core.runtime.launch import Executable, Incomplete
 from qd_core.runtime.native_spec import MISS, miss, pick
+from qd_core.runtime.progress import compiling, place_of, stage
 from qd_core.runtime.results import Results
 from qd_core.runtime.stages import passed
 
@@ -255,7 +256,13 @@ class Kernel:
         return spec, bound
 
     def _restore(self, runtime: Runtime, types: tuple[ArgType, ...], recalled: Recalled) -> Specialisation:
-        results = Results(*recalled.returns, Matrix, Struct) if recalled.returns is not None else None
+        results = None
+        if recalled.returns is not None:
+            specs, several = recalled.returns
+            options = lower_options(runtime.options)
+            wanted = return_types(self.info.returns)
+            kinds = tuple(annotated_type(w, options.default_ip, options.default_fp) for w in wanted)
+            results = Results(specs, several, kinds, Matrix, Struct.of)
         spec = recalled.specialisation(runtime, compile_options(runtime.options), results, self.info, types)
         self._let_draw(spec.executable)
         return spec
@@ -263,11 +270,13 @@ class Kernel:
     def _compile(
         self, runtime: Runtime, types: tuple[ArgType, ...], bound: Bound, source: str | None
     ) -> Specialisation:
-        lowered = self._lower(types, bound)
-        assert lowered.members is not None
-        active = self._active(bound)
-        with nesting_limited(self.info):
-            executable = self._build(runtime, lowered.function, active)
+        with compiling(self.info.name, place_of(self.info.span)):
+            with stage("front end"):
+                lowered = self._lower(types, bound)
+            assert lowered.members is not None
+            active = self._active(bound)
+            with nesting_limited(self.info), stage("transforms"):
+                executable = self._build(runtime, lowered.function, active)
         if source is not None:
             keep(runtime, source, executable, lowered.members, active)
         return Specialisation.of(executable, types, lowered.members)

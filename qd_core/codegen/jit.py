@@ -13,8 +13,12 @@ import functools
 import hashlib
 import itertools
 import threading
+import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from qd_core.codegen.workers import Workers
 
 PIPELINE_VERSION = 1
 """Goes into `host_identity`; raise it whenever the same IR may give another object."""
@@ -98,9 +102,12 @@ class Jit:
     ----------
     store
         Where `compile_kept` keeps objects; None compiles every time.
+    workers
+        Processes that compile in place of this one, while there are some.
     """
 
     store: ObjectStore | None = None
+    workers: Workers | None = None
 
     def __init__(self) -> None:
         self._names = itertools.count()
@@ -109,7 +116,7 @@ class Jit:
         self._lock = threading.Lock()
         self._linker: Any = None
 
-    def compile(self, ir_text: str, *, vectorize: bool, opt_level: int) -> bytes:
+    def compile(self, ir_text: str, *, vectorize: bool, opt_level: int, times: dict[str, float] | None = None) -> bytes:
         """Compile IR text to a relocatable object.
 
         Parameters
@@ -121,6 +128,8 @@ class Jit:
         opt_level
             0 (no passes at all) to 3. Straight-line vectorisation is off at every level: on unrolled small-matrix code
             it takes ten times as long as all other passes and gains nothing.
+        times
+            Gets the seconds of the passes and of the emission.
 
         Raises
         ------
@@ -129,8 +138,17 @@ class Jit:
         """
         if not 0 <= opt_level <= MAX_OPT_LEVEL:
             raise ValueError(f"opt_level must be 0 to {MAX_OPT_LEVEL}, got {opt_level}")
+        times = {} if times is None else times
+        if self.workers is not None:
+            code, seconds = self.workers.compile(ir_text, vectorize, opt_level)
+            times.update(seconds)
+            return code
+        begin = time.perf_counter()
         module = self._optimized(ir_text, vectorize, opt_level)
-        return bytes(self._machine(opt_level).emit_object(module))
+        middle = time.perf_counter()
+        code = bytes(self._machine(opt_level).emit_object(module))
+        times.update({"LLVM passes_s": middle - begin, "LLVM emission_s": time.perf_counter() - middle})
+        return code
 
     def compile_kept(self, ir_text: str, *, vectorize: bool, opt_level: int) -> bytes:
         """Compile like `compile`, or take the object from `store` if it has been compiled on this host before."""

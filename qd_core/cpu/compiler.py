@@ -77,11 +77,10 @@ class CpuCompiler(Compiler):
 
         begin = time.perf_counter()
         text = emit_module(program, self.llvm, options)
-        middle = time.perf_counter()
+        metrics = {"LLVM text_s": time.perf_counter() - begin}
         level = options.opt_level if text.count("\n") <= LARGE else min(options.opt_level, 1)
         vectorize = _has_serial_loop(program) and text.count("\n") <= LARGE
-        blob = process_jit().compile(text, vectorize=vectorize, opt_level=level)
-        metrics = {"emit_s": middle - begin, "codegen_s": time.perf_counter() - middle}
+        blob = process_jit().compile(text, vectorize=vectorize, opt_level=level, times=metrics)
         stages = self._stages(text, vectorize, level) if ("dump", "1") in options.extra else {}
         tasks = tuple(TaskEntry.of(program, n, f"task_{n}") for n in range(len(program.tasks)))
         return Artifact(FORMAT, blob, tasks, program.sites, stages, metrics)

@@ -37,6 +37,7 @@ from qd_core.runtime.cache import artifact_key, compiler_digest, program_digest
 from qd_core.runtime.context import Runtime
 from qd_core.runtime.draws import Draws
 from qd_core.runtime.interop import ArraySource
+from qd_core.runtime.progress import compiling, place_of, stage, told
 from qd_core.runtime.results import Results
 from qd_core.runtime.stages import passed
 
@@ -196,7 +197,8 @@ class Executable:
         module = self.modules.get(guards)
         if module is None:
             artifact = self.compile(guards)
-            module = self.modules[guards] = self.runtime.device.load(artifact)
+            with stage("loading"):
+                module = self.modules[guards] = self.runtime.device.load(artifact)
         return module
 
     def compile(self, guards: frozenset[str]) -> Artifact:
@@ -204,7 +206,7 @@ class Executable:
         compiler, cache = self.runtime.compiler, self.runtime.cache
         options = replace(self.options, variant=Variant(guards))
         if cache is None:
-            return compiler.compile(self.program, options)
+            return self._generated(options)
         if not self.runtime.compiler_digest:
             self.runtime.compiler_digest = compiler_digest(compiler)
         key = artifact_key(self._identity(), options, self.runtime.compiler_digest)
@@ -212,8 +214,18 @@ class Executable:
         if artifact is None:
             if self.outline:
                 raise Incomplete
-            artifact = compiler.compile(self.program, options)
+            artifact = self._generated(options)
             cache.store(key, artifact)
+        return artifact
+
+    def variants(self) -> list[frozenset[str]]:
+        """Every set of guards that launches may choose."""
+        return [frozenset({NO_OVERLAP}), frozenset()] if self.guarded else [frozenset()]
+
+    def _generated(self, options: CompileOptions) -> Artifact:
+        with compiling(self.program.name, place_of(self.span)), stage("code generation"):
+            artifact = self.runtime.compiler.compile(self.program, options)
+            told(artifact.metrics)
         return artifact
 
     # -- launching ------------------------------------------------------------------------------------------------

@@ -340,6 +340,22 @@ def test_functions_and_members_of_arguments(run: Run) -> None:
         assert run(text) == [str(expected), "lowered"]
 
 
+RETURNING = """
+pair = qd.types.struct(a=qd.f32, v=qd.types.vector(2, qd.i32))
+@qd.kernel
+def several() -> tuple[qd.types.vector(2, qd.f32), bool, pair]:
+    return qd.Vector([1.0, 2.0]), x[0] == 0.0, pair(a=3.0, v=qd.Vector([4, 5]))
+v, truth, s = several()
+print(v.to_list(), truth, s.a, s.v.to_list(), type(s).__name__)
+"""
+
+
+def test_results_of_every_kind(run: Run) -> None:
+    first = run(RETURNING)
+    assert first == ["[1.0, 2.0]", str(first[1]), "3.0", "[4, 5]", "Struct", "lowered", "several"]
+    assert run(RETURNING) == first[:-1]
+
+
 def test_code_that_is_gone_is_made_again(run: Run, tmp_path: Path) -> None:
     run(KERNEL)
     for entry in (tmp_path / "cache").glob("*.qdc"):
