@@ -90,19 +90,27 @@ def _check_version(wanted: Any) -> None:
         raise OptionError(f"the program requires version {wanted} of the language, and this release speaks {spoken}")
 
 
-def open_runtime(backend: Backend, options: Options, device_index: int = 0) -> Runtime:
-    """Open device ``device_index`` of ``backend``."""
+def _device(backend: Backend, wanted: int | str) -> DeviceInfo:
     infos = backend.devices()
-    if not 0 <= device_index < len(infos):
-        raise LaunchError(
-            f"backend {backend.name!r} has no device {device_index}: it has {len(infos)}",
-            hint="see python -m qd_core doctor",
-        )
-    info: DeviceInfo = infos[device_index]
+    if isinstance(wanted, str):
+        named = [info for info in infos if wanted.lower() in info.name.lower()]
+        if named:
+            return named[0]
+    elif 0 <= wanted < len(infos):
+        return infos[wanted]
+    names = ", ".join(f"{n}: {info.name}" for n, info in enumerate(infos)) or "none"
+    raise LaunchError(
+        f"backend {backend.name!r} has no device {wanted!r}: it has {names}", hint="see python -m qd_core doctor"
+    )
+
+
+def open_runtime(backend: Backend, options: Options, device: int | str = 0) -> Runtime:
+    """Open a device of ``backend``, chosen by its number or by a part of its name."""
+    info = _device(backend, device)
     mapping = {f.name: getattr(options, f.name) for f in fields(options)}
-    device = backend.open(info, mapping)
-    runtime = Runtime(backend, info, device, backend.compiler(info.target), options)
-    runtime.log = Log(device)
+    opened = backend.open(info, mapping)
+    runtime = Runtime(backend, info, opened, backend.compiler(info.target), options)
+    runtime.log = Log(opened)
     if options.offline_cache:
         folder = Path(options.offline_cache_file_path) if options.offline_cache_file_path else default_folder()
         runtime.cache = ArtifactCache(

@@ -10,7 +10,7 @@ import difflib
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,7 +64,7 @@ class Options:
     raise_on_templated_floats: bool = _option(False, "refuse floats as template arguments: each compiles anew")
     kernel_profiler: bool = _option(False, "time every launch for qd.profiler")
     log_level: str = _option("info", "lowest level of messages that is shown", among=_logging.LEVELS)
-    device: int = _option(0, "number of the device among the backend's; QD_VISIBLE_DEVICE sets it too", least=0)
+    device: int | str = _option(0, "number of the device among the backend's, or a part of its name", least=0)
     device_options: tuple[tuple[str, Any], ...] = _option((), "pairs for the backend's own use")
 
 
@@ -139,7 +139,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "QD_KERNEL_COVERAGE": "1 reports executed lines of kernels to coverage.py",
     "QD_NATIVE_LAUNCH": "0 packs every launch in Python",
     "QD_VERIFY_IR": "1 checks the IR after every stage",
-    "QD_VISIBLE_DEVICE": "number of the device",
+    "QD_VISIBLE_DEVICE": "positions or parts of names, separated by commas: the devices that backends list, in order",
 }
 """Variables that are no options."""
 
@@ -200,8 +200,6 @@ def read_options(given: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
 
 def _variable(name: str) -> tuple[str, str | None]:
     variable = f"QD_{name.upper()}"
-    if name == "device" and variable not in os.environ:
-        variable = "QD_VISIBLE_DEVICE"
     return variable, os.environ.get(variable) or None
 
 
@@ -216,6 +214,8 @@ def _checked(name: str, value: Any) -> Any:
     """Return ``value`` in the option's type; `OptionError` where it is not of it or out of its range."""
     row = _FIELDS[name]
     limits = row.metadata
+    if isinstance(value, str) and _is_named(row):
+        return value
     made = _converted(row.default, value)
     if made is None or isinstance(made, type):
         raise OptionError(f"{name} must be {_kind(row.default)}, got {value!r}")
@@ -226,6 +226,11 @@ def _checked(name: str, value: Any) -> Any:
     if "most" in limits and made > limits["most"]:
         raise OptionError(f"{name} must be at most {limits['most']}, got {value!r}")
     return made
+
+
+def _is_named(row: Field[Any]) -> bool:
+    """Whether a number may be given by a name instead."""
+    return row.type == "int | str"
 
 
 def _kind(default: Any) -> str:
@@ -257,6 +262,8 @@ _TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
 
 def _from_text(variable: str, name: str, text: str) -> Any:
     default = _FIELDS[name].default
+    if _is_named(_FIELDS[name]) and not text.isdigit():
+        return text
     try:
         if isinstance(default, DType):
             return _checked(name, dt.by_name(default.kind + text if text.isdigit() else text))

@@ -89,10 +89,8 @@ def _visible(devices: list[Physical]) -> list[Physical]:
         return devices
     result: list[Physical] = []
     for word in (w.strip() for w in chosen.split(",")):
-        named = (
-            [devices[int(word)]]
-            if word.isdigit() and int(word) < len(devices)
-            else [d for d in devices if word.lower() in d.name.lower()]
-        )
+        named = [
+            d for n, d in enumerate(devices) if (n == int(word) if word.isdigit() else word.lower() in d.name.lower())
+        ]
         result += [d for d in named if d not in result]
     return result

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import kernels
 import numpy as np
 import pytest
-from harness import ALONE, bind, load, span
+from harness import ALONE, bind, load, silent, span
 from qd_vulkan import VulkanBackend
 from qd_vulkan import instance as instances
-from qd_vulkan.absence import Absence
 from qd_vulkan.hazards import Hazards
 from qd_vulkan.memory import Block
 from qd_vulkan.ring import Ring
 
+import qd_core as qd
 from qd_core import dtypes as dt
 from qd_core.backend.contract import BufferRef
-from qd_core.errors import ClosedError, DeviceFault, LaunchError
+from qd_core.errors import ClosedError, DeviceFault, LaunchError, QuadrantsError
+from qd_core.runtime.context import current
 
 
 @pytest.fixture(params=["0", "1"], ids=["mapped", "staged"])
@@ -280,20 +283,79 @@ def test_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     for chosen in ("0", devices[0].name[:6].lower()):
         monkeypatch.setenv("QD_VISIBLE_DEVICE", chosen)
         assert [d.name for d in backend.devices()][:1] == [devices[0].name]
+    for absent in ("no such device", str(len(devices))):
+        monkeypatch.setenv("QD_VISIBLE_DEVICE", absent)
+        assert not backend.devices()
     monkeypatch.setenv("QD_VISIBLE_DEVICE", "no such device")
-    assert not backend.devices()
     assert "no such device" in backend.probe().reason
 
 
-def test_validation_is_heard(device: Any) -> None:
-    """The fixture that demands silence would be worthless if messages did not arrive."""
-    found = instances.instance()
-    assert not isinstance(found, Absence)
-    if not found.validated:
-        pytest.skip("the validation layer is not installed")
-    device.f.CmdPipelineBarrier(device.commands.recording(), 0, 0, 0, 0, None, 0, None, 0, None)  # stages must be named
-    assert any("vkCmdPipelineBarrier" in m for m in found.messages)
-    found.messages.clear()
+@pytest.mark.parametrize("how", ["number", "name", "variable with a number", "variable with a name"])
+def test_programs_choose_a_device(device: Any, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    name = device.info.name
+    chosen: dict[str, Any] = {"number": {"device": 0}, "name": {"device": name[:7].upper()}}.get(how, {})
+    if not chosen:
+        monkeypatch.setenv("QD_VISIBLE_DEVICE", "0" if how.endswith("number") else name[:7])
+    try:
+        qd.init(arch=qd.vulkan, enable_fallback=False, offline_cache=False, **chosen)
+        assert current().info.name == name
+    finally:
+        qd.reset()
+
+
+@pytest.mark.parametrize("wanted", [99, "no such device"])
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(device: Any, wanted: Any) -> None:
+    with pytest.raises(LaunchError, match=f"has no device {wanted!r}") as caught:
+        qd.init(arch=qd.vulkan, enable_fallback=False, device=wanted)
+    assert device.info.name in str(caught.value)
+
+
+class Elsewhere:
+    """A tensor that lies on another device."""
+
+    shape, dtype = (4,), np.float32
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, **words: Any) -> object:
+        raise BufferError("it stays where it is")
+
+
+def test_memory_of_another_device_is_refused_by_name(device: Any) -> None:
+    @qd.kernel
+    def clear(x: qd.types.ndarray(dtype=qd.f32, ndim=1)):
+        for i in range(x.shape[0]):
+            x[i] = 0
+
+    qd.init(arch=qd.vulkan, enable_fallback=False, offline_cache=False)
+    try:
+        with pytest.raises(QuadrantsError, match=r"'x' is a Elsewhere .*DLPack"):
+            clear(Elsewhere())
+        assert device.adopt(Elsewhere()) is None
+    finally:
+        qd.reset()
+
+
+def test_memory_that_host_and_device_share_is_not_copied(device: Any) -> None:
+    ref = BufferRef(device.allocate(64), 0, 64)
+    view = device.host_view(ref)
+    assert (view is None) == (os.environ["QD_VULKAN_STAGING"] == "1" or not device.place(ref).mapped)
+    if view is not None:
+        seen = np.frombuffer((ctypes.c_uint8 * 64).from_address(view.address), np.uint8)
+        device.default_stream.fill(ref, b"\x07")
+        device.default_stream.synchronize()
+        assert (seen == 7).all()
+
+
+@pytest.mark.skipif(
+    isinstance(instances.instance(), str) or not instances.instance().validated, reason="no validation layer"
+)
+def test_a_fault_that_the_validation_layer_sees_fails_its_test(device: Any) -> None:
+    """What every test here ends with, `silent`, would be worthless if messages did not arrive."""
+    with pytest.raises(AssertionError, match="vkCmdPipelineBarrier"), silent():
+        f, commands = device.f, device.commands.recording()
+        f.CmdPipelineBarrier(commands, 0, 0, 0, 0, None, 0, None, 0, None)  # stages must be named
 
 
 def test_lost_device_names_the_kernels(device: Any, compiler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
