@@ -57,6 +57,7 @@ WORKLOADS: dict[str, Workload] = {
     "rigid 4096 x 20": Workload("rigid:RIGID", 4096, 4096 * 20e-6, "M links"),
     "AD loop 64 x 2000": Workload("gradient:LOOP", 2000, 2000 * 64e-6, "M iterations", tolerance=5e-2),
     "AD loop 64 x 1e5": Workload("gradient:LOOP", 100_000, 1e5 * 64e-6, "M iterations", tolerance=5e-2),
+    "mass-spring 4096 x 100": Workload("springs:SPRINGS", 64, 0.1, "k steps", tolerance=1e-2),
     "launch, 1 ndarray": Workload("launch:NATIVE", 1, 1e-6, "M launches"),
     "launch, 20 ndarrays": Workload("launch:NATIVE", 20, 1e-6, "M launches"),
     "launch, 20 NumPy arrays": Workload("launch:NUMPY", 20, 1e-6, "M launches"),
@@ -64,6 +65,7 @@ WORKLOADS: dict[str, Workload] = {
 
 SETS: dict[str, tuple[str, ...]] = {
     "slice": ("launch, 1 ndarray", "launch, 20 ndarrays", "AD loop 64 x 2000", "AD loop 64 x 1e5"),
+    "gradients": tuple(name for name in WORKLOADS if name.startswith(("AD", "mass"))),
     "loops": tuple(name for name in WORKLOADS if not name.startswith("launch")),
     "launch": tuple(name for name in WORKLOADS if name.startswith("launch")),
     "all": tuple(WORKLOADS),
