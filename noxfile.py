@@ -74,7 +74,7 @@ def build(session: nox.Session, project: Path) -> Path:
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """All tests on one interpreter, with either packer; torch where its tested build is."""
-    install(session, "test")
+    install(session, "test", "examples")
     if session.python == dev.dotted(dev.TORCH_PYTHON):
         session.install(dev.TORCH)
     for native in "01":

@@ -76,6 +76,20 @@ def test_size_stays_within_four_times_the_primal() -> None:
     assert len(operations(reverse(function, ["x", "y"])).split()) <= 4 * before
 
 
+def test_size_does_not_hang_on_the_length_of_loops() -> None:
+    def size(length: int) -> int:
+        k = Kernel(x="f64[1]", y="f64[1]")
+
+        def body(i: E) -> None:
+            v = k.loop(0, length, [k.x[i]], lambda t, v: [k.loop(t, length, [v], lambda s, w: [k.sin(w) * v])])
+            k.y[i] = v * v
+
+        k.parallel(k.extent(k.x), body=body)
+        return len(operations(reverse(k.done(), ["x", "y"])).split())
+
+    assert size(100_000) == size(2_000_000_000)
+
+
 def test_empty_arrays() -> None:
     def make() -> Function:
         k = Kernel(x="f64[1]", y="f64[1]")
