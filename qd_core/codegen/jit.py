@@ -112,6 +112,7 @@ class Jit:
     def __init__(self) -> None:
         self._names = itertools.count()
         self._machines: dict[int, Any] = {}
+        self._builders: dict[tuple[bool, int], Any] = {}
         self._keep: dict[int, LoadedObject] = {}
         self._lock = threading.Lock()
         self._linker: Any = None
@@ -219,9 +220,19 @@ class Jit:
         module.data_layout = str(machine.target_data)
         module.verify()
         if opt_level > 0:
-            builder = llvm.create_pass_builder(machine, _tuning(vectorize, opt_level))
-            builder.getModulePassManager().run(module, builder)
+            builder = self._pass_builder(vectorize, opt_level)
+            passes = builder.getModulePassManager()
+            passes.run(module, builder)
+            _dispose(passes)
         return module
+
+    def _pass_builder(self, vectorize: bool, opt_level: int) -> Any:
+        """Return the builder of a pipeline, made once: each one that is made leaves memory behind."""
+        key = vectorize, opt_level
+        if key not in self._builders:
+            tuning = _tuning(vectorize, opt_level)
+            self._builders[key] = _llvm().create_pass_builder(self._machine(opt_level), tuning)
+        return self._builders[key]
 
     def _machine(self, opt_level: int) -> Any:
         machine = self._machines.get(opt_level)
@@ -252,6 +263,18 @@ def _tuning(vectorize: bool, opt_level: int) -> Any:
     tuning.loop_interleaving = vectorize
     tuning.loop_unrolling = vectorize
     return tuning
+
+
+def _dispose(passes: Any) -> None:
+    """Free a pass manager: in llvmlite 0.50, its ``close`` frees nothing, because its first base class has an empty
+    ``_dispose``.
+    """
+    from llvmlite.binding.ffi import ObjectRef
+    from llvmlite.binding.newpassmanagers import NewPassManager
+
+    if type(passes)._dispose is ObjectRef._dispose:
+        NewPassManager._dispose(passes)
+    passes.close()
 
 
 def _immortalize(thing: object) -> None:

@@ -24,7 +24,6 @@ from qd_core.frontend.signature import (
     FieldsArg,
     KernelInfo,
     MatrixArg,
-    ObjectArg,
     ScalarArg,
     StructArg,
     TemplateArg,
@@ -213,8 +212,6 @@ def type_portrait(kind: ArgType) -> str | None:
         return _joined(type(kind).__name__, [portrait(kind.origin) or class_portrait(kind.origin), *members])
     if isinstance(kind, TemplateArg):
         return portrait(kind.value) or class_portrait(kind.value)
-    if not isinstance(kind, ObjectArg):
-        return None
     size = f" of {kind.key[1]!r}" if isinstance(kind.key, tuple) else ""
     return _joined(f"object {kind.typed}{size}", [class_portrait(type(kind.value))])
 
