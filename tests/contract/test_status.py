@@ -196,6 +196,18 @@ def test_a_partial_run_judges_nothing(run, words):
     assert status == 0, text
 
 
+def test_a_plugins_run_judges_what_is_claimed_of_it(run, tmp_path):
+    plugin = tmp_path / "backends" / "qd_some" / "tests" / "test_own.py"
+    plugin.parent.mkdir(parents=True)
+    plugin.write_text("import pytest\ndef test_own(): pytest.skip('no device')\n")
+    more = 'tests = ["tests/test_some.py::test_good", "backends/qd_some/tests/test_own.py::test_own"]'
+    claim = f'[[claim]]\nissue = 2\ntext = "of both"\n{more}'
+    assert run("test_good", more=claim)[0] == 0  # core's run: the plugin's part is not asked for
+    status, text = run("test_good", "backends/qd_some/tests", more=claim)
+    assert status == 1, text
+    assert "issue 2, 'of both': backends/qd_some/tests/test_own.py::test_own skipped" in text
+
+
 def test_a_claim_may_need_a_module_or_a_program(run):
     status, text = run("test_skips", more='needs = ["qd_nowhere"]')
     assert status == 0, text

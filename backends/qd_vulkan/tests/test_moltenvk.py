@@ -4,6 +4,7 @@ them apart.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import kernels
@@ -92,3 +93,19 @@ def test_private_memory(device: Any, compiler: Any) -> None:
     bound.run()
     want = [sum(range(i, i + max(int(n), 0))) for i, n in enumerate(lengths)]
     np.testing.assert_allclose(bound.fetch("y"), want, rtol=1e-5)
+
+
+def test_a_kernel_of_more_slots_is_refused(device: Any, compiler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kernel of the kit passes this check when it is loaded; with no slot allowed, none would."""
+    import translated
+
+    monkeypatch.setattr(translated, "MAX_SLOTS", 0)
+    with pytest.raises(AssertionError, match="1 buffer slots"):
+        bind(device, compiler, kernels.saxpy(), {"a": 1.0, "x": np.ones(4, np.float32), "y": np.ones(4, np.float32)})
+
+
+def test_the_kit_runs_on_every_form_of_the_code() -> None:
+    """CI has a run of the kit's slice for each: on the driver under validation, optimised, and translated."""
+    lines = (Path(__file__).parents[1] / "ci-runs.txt").read_text().splitlines()
+    for form in ("vulkan", "vulkan_optimized", "vulkan_translated"):
+        assert f"backends/qd_vulkan/tests/kit --qd-backend={form} --qd-require={form} -n 2" in lines

@@ -24,6 +24,7 @@ from qd_core.codegen.llvm.memory import from_memory, place, pointer, to_memory
 from qd_core.codegen.llvm.privates import private_arrays
 from qd_core.codegen.llvm.survey import Survey
 from qd_core.codegen.llvm.types import LLVM, MEMORY
+from qd_core.dtypes import DType
 from qd_core.ir.build import constant_of
 from qd_core.ir.nodes import Arg, Node, Param, Value, indices_of
 from qd_core.ir.ops import ORDERED_KINDS
@@ -189,16 +190,34 @@ class Totals:
             em.line(f"store {MEMORY[d]} {to_memory(em, one, d, False)}, ptr {at}, align 8")
 
     def update(self, partials: str, blocks: str) -> None:
-        """Update each element with the blocks' values, combined in their order."""
+        """Update each element with the blocks' values, combined in their order.
+
+        An element for which no iteration had anything is left alone: its indices may name none.
+        """
         em = self.em
         for n, node in enumerate(self.slots):
             param, indices = node.operands[0], indices_of(node)
             kind, d = node.attrs["kind"], node.type
             one = self._combined(partials, blocks, n, node)
+            some, done = em.label("some"), em.label("updated")
+            em.branch(self._changes(kind, d, one), some, done)
+            em.start(some)
             for value in indices:
                 define(em, value)
             at = place(em, param, indices)
             update(em, kind, d, pointer(em, at, MEMORY[d]), to_memory(em, one, d, False))
+            em.jump(done)
+            em.start(done)
+
+    def _changes(self, kind: str, d: DType, value: str) -> str:
+        """Whether combining a value can change anything."""
+        em, neutral = self.em, identity(kind, d)
+        if not d.is_real:
+            return em.new(f"icmp ne {LLVM[d]} {value}, {neutral}")
+        if kind in ("min", "max"):
+            return em.new(f"fcmp ord {LLVM[d]} {value}, {value}")
+        bits = [em.new(f"bitcast {LLVM[d]} {v} to i{d.bits}") for v in (value, neutral)]
+        return em.new(f"icmp ne i{d.bits} {bits[0]}, {bits[1]}")
 
     def _combined(self, partials: str, blocks: str, n: int, node: Node) -> str:
         em, kind, d = self.em, node.attrs["kind"], node.type
