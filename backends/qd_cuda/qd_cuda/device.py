@@ -161,7 +161,7 @@ class CudaDevice(Device):
 
     def private_nbytes(self) -> int:
         """Bytes of the streams' pools of private memory."""
-        return sum(4 * stream.scratch.words[1] for stream in (self.default_stream, *self.streams))
+        return sum(4 * stream.scratch.words[1] for stream in (self.queue, *self.streams))
 
     # -- code ---------------------------------------------------------------------------------------------------------
     def load(self, artifact: Artifact) -> Module:
