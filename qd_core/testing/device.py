@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qd_core.backend.capabilities import CapabilitySet
-    from qd_core.backend.contract import Buffer, Device
+    from qd_core.backend.contract import Artifact, Buffer, CompileOptions, Device
+    from qd_core.ir.program import Program
     from qd_core.runtime.context import Runtime
 
 __all__ = ["Balance", "DeviceUnderTest", "LeakError", "open_device", "untested"]
@@ -62,11 +63,25 @@ class DeviceUnderTest:
         The active runtime.
     balance : Balance
         Its allocations.
+    compiled : int
+        Kernels that were compiled: what a run of the kit costs is this, more than anything else.
     """
 
     name: str
     runtime: Runtime
     balance: Balance
+    compiled: int = 0
+
+    def count_kernels(self) -> None:
+        """Count what is compiled from now on."""
+        compiler = self.runtime.compiler
+        compile_ = compiler.compile
+
+        def counted(program: Program, options: CompileOptions) -> Artifact:
+            self.compiled += 1
+            return compile_(program, options)
+
+        compiler.compile = counted
 
     @property
     def capabilities(self) -> CapabilitySet:
@@ -136,4 +151,6 @@ def open_device(name: str, options: Mapping[str, Any] | None = None) -> DeviceUn
     chosen: dict[str, Any] = {"offline_cache": False, **(options or {})}
     qd.init(name, enable_fallback=False, **chosen)
     runtime = current()
-    return DeviceUnderTest(name, runtime, Balance(runtime.device))
+    opened = DeviceUnderTest(name, runtime, Balance(runtime.device))
+    opened.count_kernels()
+    return opened

@@ -177,4 +177,5 @@ def device(
         options = {**mark.kwargs, **options}
     opened = open_device(name, options)
     yield opened
+    node.user_properties.append(("qd_compiled", opened.compiled))
     opened.close()

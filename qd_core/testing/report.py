@@ -17,17 +17,19 @@ __all__ = ["BackendReport", "Tally", "without_backend"]
 
 @dataclass(slots=True)
 class Tally:
-    """Tests of one backend: outcomes, and skips by their reason."""
+    """Tests of one backend: outcomes, skips by their reason, and kernels that were compiled for them."""
 
     outcomes: Counter[str] = field(default_factory=Counter[str])
     reasons: Counter[str] = field(default_factory=Counter[str])
+    compiled: int = 0
 
     def lines(self, name: str) -> Iterator[str]:
         """Yield the backend's part of the summary."""
         passed, failed, skipped = (self.outcomes[k] for k in ("passed", "failed", "skipped"))
         waived = self.outcomes["waived"]
         ran = passed + failed + waived
-        yield f"{name}: ran {ran}, passed {passed}, failed {failed}, waived {waived}, skipped {skipped}"
+        counts = f"ran {ran}, passed {passed}, failed {failed}, waived {waived}, skipped {skipped}"
+        yield f"{name}: {counts}; compiled {self.compiled} kernels"
         for reason, count in self.reasons.most_common():
             yield f"    {count} x {reason}"
 
@@ -58,7 +60,11 @@ class BackendReport:
         """Collect, from this process or from the workers."""
         properties: dict[str, Any] = dict(report.user_properties)
         name = properties.get("qd_backend")
-        if name is None or not (report.when == "call" or report.outcome != "passed"):
+        if name is None:
+            return
+        if report.when == "teardown":
+            self.tallies.setdefault(name, Tally()).compiled += int(properties.get("qd_compiled", 0))
+        if not (report.when == "call" or report.outcome != "passed"):
             return
         tally = self.tallies.setdefault(name, Tally())
         waived = hasattr(report, "wasxfail")

@@ -132,6 +132,38 @@ def test_a_test_that_no_backend_can_run_fails_the_run(run: Run) -> None:
     assert "needs subgroup.ballot, which no installed backend has: it never runs" in text
 
 
+def test_one_backend_that_can_run_a_test_is_enough(run: Run) -> None:
+    """Of several: skipped on all of them fails the run, and names what is lacking; skipped on some does not."""
+    status, text = run("--qd-backend=fake", "--qd-backend=cpu", "-k", "native")
+    assert status == 0, text
+    assert "fake: ran 0, passed 0, failed 0, waived 0, skipped 1" in text
+    assert "cpu: ran 1, passed 1" in text
+    status, text = run("--qd-backend=fake", "-k", "native")
+    assert status == 0, text  # this run left out the backend that has it
+    tests = "from qd_core.testing.plugin import requires\n@requires('launch.native', 'subgroup.ballot')\n"
+    status, text = run(tests=tests + "def test_x(device): pass\ndef test_y(device): pass\n")
+    assert status == 1, text
+    assert text.count("which no installed backend has: it never runs") == 1
+    assert "test_x needs launch.native, subgroup.ballot" in text
+    assert "cpu: ran 1, passed 1, failed 0, waived 0, skipped 1" in text
+
+
+def test_kernels_that_a_run_compiles_are_counted(run: Run) -> None:
+    tests = """
+import numpy as np, pytest, qd_core as qd
+@qd.kernel
+def double(x: qd.types.ndarray()):
+    for i in x:
+        x[i] *= 2
+@pytest.mark.parametrize("dtype", ["f4", "i4"])
+def test_x(device, dtype):
+    for size in (3, 5):
+        double(np.zeros(size, dtype))
+"""
+    _, text = run("--qd-backend=fake", tests=tests)
+    assert "fake: ran 2, passed 2, failed 0, waived 0, skipped 0; compiled 2 kernels" in text, text
+
+
 def test_leaks_fail_the_test_that_made_them(run: Run) -> None:
     status, text = run("--qd-backend=fake", tests="def test_x(device): device.runtime.device.allocate(99)\n")
     assert status == 1, text

@@ -297,7 +297,8 @@ def test_launches_change_only_what_they_write(device: DeviceUnderTest, kind: str
 @pytest.mark.parametrize("kind", KINDS)
 def test_aliased_arguments(device: DeviceUnderTest, kind: str, grad: bool) -> None:
     """One array for two parameters, whatever each of them is used for, in all three modes."""
-    for count in (1, 7, 500):
+    # Each field is compiled into a kernel of its own.
+    for count in (1, 7, 500) if "array" in KINDS[kind].form else (501,):
         for first, second in combinations(range(4), 2):
             arrays = accessed(KINDS[kind], count, grad=grad, tangent=grad and KINDS[kind].tangent)
             arrays[second] = arrays[first]
