@@ -112,6 +112,8 @@ class Kernel:
             if runtime.tangents:
                 return self.tangent.launch(*args, **kwargs)
         spec, bound = self._specialise(args, kwargs, outlines=True)
+        if spec.executable.found:
+            raise spec.executable.found[0][1]  # only a tape can put arrays back to what the launch found
         key = _draw(spec.executable, bound)
         try:
             result = spec.executable.launch(bound.scalars, bound.sources)
@@ -165,6 +167,8 @@ class Kernel:
         from qd_core.runtime.tape_sites import Derivative, FixedReverse
 
         runtime = spec.executable.runtime
+        if spec.executable.found:
+            return None
         if spec.plans != runtime.plans:
             spec.plans = runtime.plans
             self._install(spec, args, bound)
@@ -277,7 +281,7 @@ class Kernel:
             active = self._active(bound)
             with nesting_limited(self.info), stage("transforms"):
                 executable = self._build(runtime, lowered.function, active)
-        if source is not None:
+        if source is not None and not executable.found:  # what is to be raised is not kept
             keep(runtime, source, executable, lowered.members, active)
         return Specialisation.of(executable, types, lowered.members)
 
@@ -351,6 +355,7 @@ class Kernel:
         executable = Executable.build(runtime, offload(function), options, results, self.info.span)
         executable.disjoint = function.attrs.get("no_overlap", ())
         executable.detours = function.attrs.get("detours", ())
+        executable.found = function.attrs.get("found", ())
         self._let_draw(executable)
         return executable
 
@@ -383,7 +388,8 @@ class Kernel:
             )
         from qd_core.autodiff.reverse import reverse
 
-        return reverse(function, active, shared=shared, residual_bytes=current().options.ad_residual_bytes)
+        budget = current().options.ad_residual_bytes
+        return reverse(function, active, shared=shared, rewound=not shared, residual_bytes=budget)
 
     def __repr__(self) -> str:
         return f"<qd kernel {self.info.name}{'' if self.mode == PRIMAL else ' ' + self.mode}>"

@@ -40,10 +40,21 @@ class Demand:
     filled : set of Value
         Temporary arrays that reverse mode reads. `slices` of the root region is what fills them again, before
         anything else.
+    found : dict of Value to NotDifferentiableError
+        Arrays that must hold what the launch found, not what it left, and what is to be said where they do not.
     """
 
-    def __init__(self, structure: Structure, activity: Activity, saved: frozenset[Value] = frozenset()) -> None:
-        self.structure, self.activity, self.saved = structure, activity, saved
+    def __init__(
+        self,
+        structure: Structure,
+        activity: Activity,
+        saved: frozenset[Value] = frozenset(),
+        *,
+        rewound: bool = False,
+    ) -> None:
+        self.structure, self.activity, self.saved, self.rewound = structure, activity, saved, rewound
+        self.found: dict[Value, NotDifferentiableError] = {}
+        self._loads: dict[Value, list[Node]] = defaultdict(list)
         self.needed: set[Value] = set()
         self.slices: dict[Node | Region, set[Value]] = defaultdict(set)
         self.filled: set[Value] = set()
@@ -55,15 +66,19 @@ class Demand:
         self._checked: dict[tuple[object, ...], int] = {}
         self._seed(structure.root)
         self._run()
+        self._check_found()
 
     @classmethod
-    def cheapest(cls, structure: Structure, activity: Activity) -> Demand:
-        """The demand that saves, not computes twice, expensive values that a recording replay computes anyway."""
-        demand = cls(structure, activity)
+    def cheapest(cls, structure: Structure, activity: Activity, *, rewound: bool = False) -> Demand:
+        """The demand that saves, not computes twice, expensive values that a recording replay computes anyway.
+
+        ``rewound`` lets the reverse launch ask for arrays as the launch found them, where it overwrites them.
+        """
+        demand = cls(structure, activity, rewound=rewound)
         saved = [
             v for loop in demand.slices if isinstance(loop, Node) and is_loop(loop) for v in demand.worth_saving(loop)
         ]
-        return cls(structure, activity, frozenset(saved)) if saved else demand
+        return cls(structure, activity, frozenset(saved), rewound=rewound) if saved else demand
 
     def worth_saving(self, loop: Node) -> list[Value]:
         """Expensive values of a loop body that its replay and its reverse scope would both compute, dearest first."""
@@ -266,6 +281,7 @@ class Demand:
         writers = self._writers.get(load.operands[0])
         if writers is None:
             return
+        self._loads[load.operands[0]].append(load)
         place, position = self.structure.place(load), self.structure.position[load]
         if self._checked.get(place, position + 1) <= position:
             return  # an earlier load of the same element is not overwritten either
@@ -274,12 +290,22 @@ class Demand:
         if write is not None:
             name = path_of(load.operands[0])
             line = f" at line {write.span.line}" if write.span is not None else ""
-            raise NotDifferentiableError(
+            refusal = NotDifferentiableError(
                 f"the gradient needs the value of `{name}` that is read here, but it is overwritten later{line}",
                 span=load.span,
                 why="reverse mode recomputes from memory as the kernel leaves it",
-                hint=f"write to another array, or read from a copy of `{name}`",
+                hint=f"launch the kernel under a qd.ad.Tape, write to another array, or read from a copy of `{name}`",
             )
+            if not self.rewound or is_temporary(load.operands[0]):
+                raise refusal
+            self.found.setdefault(load.operands[0], refusal)
+
+    def _check_found(self) -> None:
+        """What the launch found tells the value of a load only where no write of the launch can come before it."""
+        for array, refusal in self.found.items():
+            writes = [n for n in self.structure.nodes if n.op.name in ("store", "atomic") and n.operands[0] is array]
+            if any(is_extremum(w) or self.structure.may_follow(w, n) for w in writes for n in self._loads[array]):
+                raise refusal
 
 
 _ACCESSES = ("load", "store", "atomic")

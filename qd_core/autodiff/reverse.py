@@ -21,7 +21,7 @@ from qd_core.autodiff.conflicts import Conflicts
 from qd_core.autodiff.replay import Replay
 from qd_core.autodiff.residuals import Demand
 from qd_core.autodiff.rules import pull, uses
-from qd_core.autodiff.structure import Carried, Structure, carried, indices, is_loop, is_temporary
+from qd_core.autodiff.structure import Carried, Structure, carried, indices, is_loop, is_temporary, path_of
 from qd_core.ir.build import Builder, constant_of
 from qd_core.ir.nodes import ArrayType, Function, Node, Param, Region, Role, Value
 from qd_core.ir.rewrite import eliminate_dead
@@ -31,7 +31,12 @@ __all__ = ["reverse", "shadow_params"]
 
 
 def reverse(
-    function: Function, gradients: Iterable[str], *, shared: bool = False, residual_bytes: int = RESIDUAL_BYTES
+    function: Function,
+    gradients: Iterable[str],
+    *,
+    shared: bool = False,
+    rewound: bool = False,
+    residual_bytes: int = RESIDUAL_BYTES,
 ) -> Function:
     """Return the function that propagates adjoints from outputs to inputs.
 
@@ -43,6 +48,9 @@ def reverse(
         Paths of the array parameters that have gradient storage. Others are constants when read.
     shared : bool
         Gradients of different parameters may be the same memory: every parallel update is atomic.
+    rewound : bool
+        Who launches the derivative can put arrays back to what the launch of ``function`` found: those named by the
+        attribute ``found``, pairs of a path and what to raise otherwise.
     residual_bytes : int
         What an iteration may record in one serial loop, in bytes. Longer loops are recorded in blocks (`blocks`), of
         √n trips where the budget is less.
@@ -63,7 +71,7 @@ def reverse(
     """
     primal = hoist_invariants(function, no_overlap=True)
     params, shadows = shadow_params(primal, gradients, ".grad", Role.ADJOINT)
-    return _Reverse(primal, params, shadows, shared, residual_bytes).run(function)
+    return _Reverse(primal, params, shadows, shared, rewound, residual_bytes).run(function)
 
 
 def shadow_params(
@@ -88,11 +96,17 @@ class _Reverse:
     """State of one transposition."""
 
     def __init__(
-        self, primal: Function, params: list[Param], shadows: Mapping[Param, Param], shared: bool, budget: int
+        self,
+        primal: Function,
+        params: list[Param],
+        shadows: Mapping[Param, Param],
+        shared: bool,
+        rewound: bool,
+        budget: int,
     ) -> None:
         self.structure = Structure(primal)
         self.activity: Activity = analyze(self.structure, shadows)
-        self.demand = Demand.cheapest(self.structure, self.activity)
+        self.demand = Demand.cheapest(self.structure, self.activity, rewound=rewound)
         self.conflicts = Conflicts(self.structure, self.activity, shared)
         self.captures = _Captures(self.structure, self.activity)
         self.params, self.shadows = params, shadows
@@ -113,6 +127,8 @@ class _Reverse:
         params = [p for p in self.params if p.role is not Role.ADJOINT or p in used or p in function.params]
         result = Function(f"{function.name}_grad", params, self.body, function.span, dict(function.attrs))
         result.attrs["no_overlap"] = self.conflicts.must_not_overlap(self.demand)
+        if self.demand.found:
+            result.attrs["found"] = tuple((path_of(a), refusal) for a, refusal in self.demand.found.items())
         detours = self.activity.detours
         result.attrs["detours"] = detours.stored, detours.wanted, detours.passed
         eliminate_dead(result)

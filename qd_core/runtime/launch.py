@@ -101,6 +101,9 @@ class Executable:
         The native entry's plan for such launches; False when it can have none, None when that was not tried.
     detours : tuple
         Of a derivative: fields of `autodiff.activity.Detours`.
+    found : tuple of (str, Exception)
+        Of a derivative: paths of arrays that must hold what the launch that it belongs to found, and what to raise
+        where nobody has seen to that.
     shaping : tuple of str
         Paths of the scalars on which extents or indices can depend.
     hulls : dict
@@ -128,6 +131,7 @@ class Executable:
     launches: int = 0
     plan: Any = None
     detours: tuple[Any, ...] = ()
+    found: tuple[tuple[str, Exception], ...] = ()
     shaping: tuple[str, ...] = field(init=False)
     hulls: dict[Any, Any] = field(default_factory=dict[Any, Any])
     digest: str = ""

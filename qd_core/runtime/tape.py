@@ -87,6 +87,7 @@ class Recorder:
             if path in call.sources:
                 cell, source = self.cell(call, path), call.sources[path]
                 restore = self.protect(cell, source, boxes, restore, call.executable)
+        backward = self.rewound(call, reverse, backward)
         if self.check is not None:
             self.check.launched(call.launch, [call.sources[path] for path in writes if path in call.sources])
         result = call.launch()
@@ -95,9 +96,37 @@ class Recorder:
             for path in call.sources:
                 self.cell(call, path).differentiated = True
             for path, boxes in touched_by(reverse).reads.items():
-                if path in call.sources and not path.endswith(SHADOWS):
+                found = any(path == p for p, _ in reverse.executable.found)
+                if path in call.sources and not path.endswith(SHADOWS) and not found:
                     self.cell(call, path).need(boxes, call.executable, *rows(boxes))
         return result
+
+    def rewound(self, call: Call, reverse: Call | None, backward: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``backward`` run with arrays as the launch is about to find them, where its derivative needs that.
+
+        Raises
+        ------
+        NotDifferentiableError
+            It does, and overwriting is an error.
+        """
+        if reverse is None or not reverse.executable.found:
+            return backward
+        if self.overwrite == ERROR:
+            raise reverse.executable.found[0][1]
+        sources = [call.sources[path] for path, _ in reverse.executable.found]
+        saved = [source.save(self.runtime) for source in sources]
+        self._final.update(
+            {id(self.cells.at(s.place(self.runtime))): (self.cells.at(s.place(self.runtime)), s) for s in sources}
+        )
+
+        def run() -> None:
+            for put_back in saved:
+                put_back()
+            backward()
+            while saved:
+                saved.pop().drop()
+
+        return run
 
     def step(self, backward: Callable[[], None]) -> None:
         """Record a step that is no launch: a replaced Python function."""

@@ -175,8 +175,14 @@ def test_in_place_under_a_tape(device):
     start = x.to_numpy()
     h = 1e-5
     wanted = [(run(start + h * e) - run(start - h * e)) / (2 * h) for e in np.eye(N)]
-    with pytest.raises(NotDifferentiableError, match="overwritten later"), qd.ad.Tape(loss):
+    with pytest.raises(NotDifferentiableError, match="overwritten later"), qd.ad.Tape(loss, overwrite="error"):
         scaled(x)
+    with qd.ad.Tape(loss):
+        for _ in range(3):
+            scaled(x)
+        sum_of_squares(x, loss)
+    np.testing.assert_allclose(x.grad.to_numpy(), wanted, rtol=1e-4)
+    x.grad.fill(0.0)
     x.from_numpy(start)
     with qd.ad.Tape(loss):
         for _ in range(3):

@@ -222,3 +222,33 @@ def test_a_component_without_gradient_is_not_its_neighbour(device):
         observe()
         measure()
     np.testing.assert_array_equal(x.grad.to_numpy(), np.full(N, 3.0))
+
+
+@qd.kernel
+def euler(x: A, v: A, dt: qd.f32):
+    for i in x:
+        v[i] -= qd.sin(x[i]) * dt
+        x[i] += v[i] * dt
+
+
+def test_a_launch_that_overwrites_what_its_derivative_needs(device):
+    """The tape puts arrays back to what the launch found; elsewhere it is refused."""
+    x, v, loss = array(0.4, 1.3), array(0.0, 0.0), array(0)
+    with qd.ad.Tape(loss):
+        for _ in range(100):
+            euler(x, v, 0.05)
+        summed(x, loss)
+    y, w, jx, jw = np.array([0.4, 1.3]), np.zeros(2), np.ones(2), np.zeros(2)
+    for _ in range(100):
+        w, jw = w - np.sin(y) * 0.05, jw - np.cos(y) * jx * 0.05
+        y, jx = y + w * 0.05, jx + jw * 0.05
+    np.testing.assert_allclose(x.grad.to_numpy(), jx, rtol=2e-4)
+    np.testing.assert_allclose(x.to_numpy(), y, rtol=1e-4)
+    for refused in (lambda: euler.grad(x, v, 0.05), lambda: euler.grad(x, v, 0.05), lambda: tape_of_errors(x, v, loss)):
+        with pytest.raises(NotDifferentiableError, match="overwritten later"):
+            refused()
+
+
+def tape_of_errors(x, v, loss) -> None:
+    with qd.ad.Tape(loss, overwrite="error"):
+        euler(x, v, 0.05)
