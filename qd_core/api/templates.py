@@ -21,7 +21,16 @@ from qd_core.errors import QuadrantsRuntimeTypeError
 from qd_core.frontend.annotations import MatrixType, NdarrayType, StructType, Template
 from qd_core.frontend.functions import Func
 from qd_core.frontend.members import Whole
-from qd_core.frontend.signature import EMPTY, ArgType, ArrayArg, FieldsArg, ObjectArg, StructArg, TemplateArg
+from qd_core.frontend.signature import (
+    EMPTY,
+    ArgType,
+    ArrayArg,
+    FieldsArg,
+    ObjectArg,
+    StructArg,
+    TemplateArg,
+    called,
+)
 from qd_core.runtime.array import Ndarray
 from qd_core.runtime.field import Field
 from qd_core.runtime.interop import NdarraySource
@@ -231,7 +240,7 @@ def optional_of(annotation: Any) -> Any:
     """Return the annotation inside ``Optional[...]``; EMPTY where it is none."""
     parts = get_args(annotation)
     inner = [p for p in parts if p is not type(None)]
-    return inner[0] if type(None) in parts and len(inner) == 1 else EMPTY
+    return called(inner[0]) if type(None) in parts and len(inner) == 1 else EMPTY
 
 
 def is_compiled_in(annotation: Any) -> bool:

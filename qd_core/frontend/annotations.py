@@ -11,6 +11,7 @@ from typing import Any
 
 from qd_core import dtypes as dt
 from qd_core.dtypes import DType
+from qd_core.errors import ArgumentValueError
 
 __all__ = ["PYTHON_SCOPE", "MatrixType", "NdarrayType", "StructType", "Template", "as_dtype", "scalar_annotation"]
 
@@ -61,6 +62,8 @@ class MatrixType(Optionable):
 
     def __init__(self, shape: Sequence[int], dtype: Any = None) -> None:
         self.shape = tuple(int(n) for n in shape)
+        if any(n < 1 for n in self.shape):
+            raise ArgumentValueError(f"a vector or matrix needs extents of at least 1, got {self.shape}")
         self.dtype: Any = dtype
 
     def __call__(self, *components: Any) -> Any:
@@ -89,7 +92,8 @@ class MatrixType(Optionable):
 
     def __repr__(self) -> str:
         name = "vector" if len(self.shape) == 1 else "matrix"
-        return f"{name}({', '.join(map(str, self.shape))}, {self.dtype!r})"
+        dtype = self.dtype.__name__ if isinstance(self.dtype, type) else self.dtype
+        return f"{name}({', '.join(map(str, self.shape))}, {dtype!s})"
 
 
 class StructType(Optionable):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
+from qd_core.dtypes import DType
 from qd_core.frontend.arithmetic import as_condition, as_matrix, binary, compare, unary
 from qd_core.frontend.context import CALLS, Lowering
 from qd_core.frontend.expressions import iterate
@@ -104,12 +105,33 @@ def _len(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) 
 CALLS[len] = _len
 
 
+_PYTHON_TYPES = (bool, int, float, complex, str, list, tuple, dict, set, type(None))
+"""Types of which no array is."""
+
+
+def _python_types(dtype: DType) -> tuple[type, ...]:
+    if dtype.is_real:
+        return (float,)
+    return (bool, int) if dtype.bits == 1 else (int,)
+
+
 def _isinstance(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]) -> bool:
     exactly(ctx, node, "isinstance", args, kwargs, 2)
     value, kinds = args
     kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+    if isinstance(value, Value):
+        return any(k in _python_types(value.type) for k in kinds)
     if isinstance(value, MatrixValue):
         return any(hasattr(k, "__qd_matrix__") for k in kinds)
+    if isinstance(value, StructValue):
+        return any(hasattr(k, "__qd_struct__") or (value.type is not None and k == value.type) for k in kinds)
+    if isinstance(value, ArrayRef) and not all(k in _PYTHON_TYPES for k in kinds):
+        ctx.type_error(
+            f"isinstance of {describe(value)}",
+            node,
+            why="a kernel sees an array, not the object that holds it",
+            hint="test the object in Python scope and pass the answer as a qd.template()",
+        )
     return ctx.compile_time(lambda: isinstance(value, kinds), node, "isinstance(...)")
 
 

@@ -231,9 +231,12 @@ class Lowering:
     def _unknown(self, node: ast.Name) -> NoReturn:
         ended = self.scope.ended(node.id)
         why = "it was first assigned inside a block (if, for, while) and is unknown outside of it" if ended else ""
+        hint = f"assign {node.id!r} before the block" if ended else "assign it first, or define it at module level"
         if hasattr(builtins, node.id):
             why = "this builtin function is not part of the kernel language"
-        hint = f"assign {node.id!r} before the block" if ended else "assign it first, or define it at module level"
+            hint = "call it in Python scope and pass the result"
+        if node.id == "super":
+            hint = "name the base class, as in `Base.method(self, x)`"
         self.error(QuadrantsNameError, f"Name {node.id!r} is not defined", node, why=why, hint=hint)
 
     def python_object(self, value: Any, name: str) -> Any:

@@ -29,6 +29,7 @@ __all__ = [
     "ScalarArg",
     "StructArg",
     "TemplateArg",
+    "called",
     "function_info",
     "kernel_info",
 ]
@@ -259,20 +260,23 @@ def kernel_info(function: Callable[..., Any]) -> KernelInfo:
             raise QuadrantsSyntaxError(
                 f"Invalid type annotation of kernel parameter {parameter.name!r}: {parameter.annotation!r}",
                 span=info.span_of(node),
-                hint="use a scalar type, qd.types.vector/matrix/struct/ndarray, a dataclass or qd.template()",
+                hint="use a scalar type, qd.types.vector/matrix/struct/ndarray, a dataclass or qd.template(), or one "
+                "of these `| None`",
             )
     return info
 
 
 def is_method(function: Callable[..., Any]) -> bool:
-    """Whether ``function`` is defined in a class and its first parameter is ``self``."""
+    """Whether ``function`` is defined in a class and its first parameter is ``self`` or ``cls``."""
     code = function.__code__
-    return code.co_argcount > 0 and code.co_varnames[0] == "self" and "." in function.__qualname__
+    return code.co_argcount > 0 and code.co_varnames[0] in ("self", "cls") and "." in function.__qualname__
 
 
 def is_argument_annotation(annotation: Any) -> bool:
     """Whether kernels take arguments of this annotation."""
     if scalar_annotation(annotation) or isinstance(annotation, (MatrixType, StructType, NdarrayType, Template)):
+        return True
+    if annotation is Template or annotation is NdarrayType:
         return True
     return (
         hasattr(annotation, "__dataclass_fields__")
@@ -283,7 +287,11 @@ def is_argument_annotation(annotation: Any) -> bool:
 
 def _is_optional(annotation: Any) -> bool:
     arguments = get_args(annotation)
-    return type(None) in arguments and all(a is type(None) or is_argument_annotation(a) for a in arguments)
+    return type(None) in arguments and len(arguments) == 2 and all(map(_is_part, arguments))
+
+
+def _is_part(annotation: Any) -> bool:
+    return annotation is type(None) or is_argument_annotation(annotation)
 
 
 def _read(function: types.FunctionType, source: FunctionSource) -> KernelInfo:
@@ -324,9 +332,9 @@ def _annotations(info: KernelInfo) -> dict[str, Any]:
             f"an annotation of {info.name!r} cannot be evaluated: {cause}", span=info.span
         ) from cause
     if not any(isinstance(a, str) for a in raw.values()):
-        return {name: _instance(a) for name, a in raw.items()}
+        return {name: called(a) for name, a in raw.items()}
     scope = {**info.globals, **_defining_locals(info.function.__code__), **info.closure()}
-    return {name: _instance(_evaluate(info, name, a, scope) if isinstance(a, str) else a) for name, a in raw.items()}
+    return {name: called(_evaluate(info, name, a, scope) if isinstance(a, str) else a) for name, a in raw.items()}
 
 
 def _defining_locals(code: types.CodeType) -> dict[str, Any]:
@@ -339,8 +347,8 @@ def _defining_locals(code: types.CodeType) -> dict[str, Any]:
     return {}
 
 
-def _instance(annotation: Any) -> Any:
-    """``qd.Template`` and ``qd.types.ndarray`` may be written without a call."""
+def called(annotation: Any) -> Any:
+    """Return what the annotation means: ``qd.Template`` and ``qd.types.ndarray`` may be written without a call."""
     return annotation() if annotation in (Template, NdarrayType) else annotation
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,7 @@ __all__ = [
     "Ndarray",
     "ScalarNdarray",
     "VectorNdarray",
+    "checked_shape",
 ]
 
 HEADER_KEY, HEADER_ADDRESS, HEADER_NBYTES, HEADER_GRAD, HEADER_DUAL, HEADER_SHAPE = range(6)
@@ -93,7 +94,7 @@ class Ndarray(Exportable):
     ) -> None:
         self._runtime: Runtime = current()
         self.dtype, self.element_shape = dtype, element_shape
-        self.shape = _checked_shape(shape)
+        self.shape = checked_shape(shape)
         self.grad: Ndarray | None = None
         self.dual: Ndarray | None = None
         self._allocate()
@@ -333,8 +334,9 @@ class MatrixNdarray(Ndarray):
         return self.element_shape[1]
 
 
-def _checked_shape(shape: Any) -> tuple[int, ...]:
-    extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+def checked_shape(shape: Any) -> tuple[int, ...]:
+    """Return the extents that ``shape`` means, one integer or several, none negative."""
+    extents = tuple(shape) if isinstance(shape, Iterable) else (shape,)
     for n in extents:
         if not isinstance(n, (int, np.integer)) or n < 0:
             raise ArgumentValueError(f"a shape needs non-negative integers, got {shape!r}")

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from qd_core.errors import (
 )
 from qd_core.frontend.annotations import PYTHON_SCOPE
 from qd_core.frontend.signature import ArrayArg
-from qd_core.runtime.array import HEADER_DUAL, HEADER_GRAD, HEADER_KEY, HEADER_SHAPE, Ndarray
+from qd_core.runtime.array import HEADER_DUAL, HEADER_GRAD, HEADER_KEY, HEADER_SHAPE, Ndarray, checked_shape
 from qd_core.runtime.context import current
 from qd_core.runtime.export import Exportable
 from qd_core.runtime.tree import Layout, SNode, default_tree
@@ -124,6 +124,15 @@ class Field(Exportable):
         self._wanted: set[str] = set()
         self._shadows: dict[str, weakref.ref[Field]] = {}
         self._header: np.ndarray[Any, Any] = _UNPLACED
+
+    def __copy__(self) -> Field:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} is part of its runtime's memory and can be neither pickled nor copied deeply; keep to_numpy() "
+            "of it, or use a qd.ndarray or qd.tensor"
+        )
 
     # -- placement ----------------------------------------------------------------------------------------------------
     def place_in(self, node: SNode, offset: tuple[int, ...] | None) -> None:
@@ -509,9 +518,7 @@ def place_with_shape(fields: Sequence[Field], shape: Any, order: str | None, off
     offset : int or sequence of int, or None
         Index of the first element.
     """
-    extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
-    if any(n < 0 for n in extents):
-        raise ArgumentValueError(f"a shape needs non-negative integers, got {shape!r}")
+    extents = checked_shape(shape)
     letters = "ijklmnopqrst"[: len(extents)]
     if order is not None and sorted(order) != list(letters):
         raise ArgumentValueError(f"order={order!r} is no permutation of {letters!r}, the axes of shape {extents}")

@@ -20,7 +20,7 @@ from qd_core.dtypes import DType
 from qd_core.errors import ArgumentValueError, QuadrantsRuntimeTypeError
 from qd_core.frontend.annotations import PYTHON_SCOPE
 from qd_core.frontend.signature import ArrayArg
-from qd_core.runtime.array import HEADER_KEY, MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray
+from qd_core.runtime.array import HEADER_KEY, MatrixNdarray, Ndarray, ScalarNdarray, VectorNdarray, checked_shape
 from qd_core.runtime.export import Exportable
 from qd_core.runtime.field import Field, MatrixField, ScalarField, place_with_shape
 
@@ -266,7 +266,7 @@ def make_tensor(
     ArgumentValueError
         ``layout`` is no permutation of the axes.
     """
-    extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
+    extents = checked_shape(shape)
     order = tuple(range(len(extents))) if layout is None else tuple(int(a) for a in layout)
     if sorted(order) != list(range(len(extents))):
         raise ArgumentValueError(f"layout={layout!r} is no permutation of the {len(extents)} axes")

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
 import pytest
 
 import qd_core as qd
@@ -133,3 +135,116 @@ def test_refusals(device, kernel, error, text):
         kernel(3)
     assert text in str(caught.value)
     assert "^" in str(caught.value)
+
+
+def test_isinstance_tells_kinds_apart(device):
+    pair = qd.types.struct(a=qd.i32)
+    data = qd.field(qd.f32, shape=3)
+
+    @qd.func
+    def kind(x):
+        found = 0
+        if qd.static(isinstance(x, qd.Matrix)):
+            found = 1
+        elif qd.static(isinstance(x, qd.Struct)):
+            found = 2
+        elif qd.static(isinstance(x, float)):
+            found = 3
+        elif qd.static(isinstance(x, bool)):
+            found = 4
+        elif qd.static(isinstance(x, int)):
+            found = 5
+        elif qd.static(isinstance(x, (list, tuple))):
+            found = 6
+        return found
+
+    @qd.kernel
+    def kinds(v: qd.math.vec2, s: pair, f: float, i: int) -> qd.types.vector(6, qd.i32):
+        return qd.Vector([kind(v), kind(s), kind(f), kind(i == 1), kind(i), kind([i, i])])
+
+    assert list(kinds([1.0, 2.0], pair(a=1), 1.0, 1)) == [1, 2, 3, 4, 5, 6]
+
+    @qd.kernel
+    def of_array() -> bool:
+        return isinstance(data, qd.Field)
+
+    with pytest.raises(qd.QuadrantsTypeError, match="not the object that holds it"):
+        of_array()
+
+
+def test_super_is_refused_with_the_remedy(device):
+    @qd.data_oriented
+    class Base:
+        @qd.func
+        def by(self):
+            return 1
+
+    @qd.data_oriented
+    class Derived(Base):
+        @qd.func
+        def by(self):
+            return Base.by(self) + 1
+
+        @qd.func
+        def by_super(self):
+            return super().by() + 1
+
+        @qd.kernel
+        def good(self) -> int:
+            return self.by()
+
+        @qd.kernel
+        def wrong(self) -> int:
+            return self.by_super()
+
+    assert Derived().good() == 2
+    with pytest.raises(qd.QuadrantsNameError, match=r"Base\.method\(self, x\)"):
+        Derived().wrong()
+
+
+def test_kernels_may_be_class_methods_properties_and_static(device):
+    class Base:
+        factor = 7
+
+        @classmethod
+        @qd.kernel
+        def scaled(cls, x: int) -> int:
+            return x * cls.factor
+
+        @staticmethod
+        @qd.kernel
+        def plain(x: int) -> int:
+            return x + 1
+
+        @property
+        @qd.kernel
+        def size(self) -> int:
+            return self.factor
+
+    class Derived(Base):
+        factor = 9
+
+    assert (Base.scaled(2), Derived.scaled(2), Base().scaled(3), Base.plain(1), Derived().size) == (14, 18, 21, 2, 9)
+
+
+def test_optional_annotations(device):
+    @qd.kernel
+    def total(x: qd.Template | None, y: Optional[qd.types.ndarray], z: qd.Tensor | None) -> float:  # noqa: UP045
+        s = 0.0
+        if qd.static(x is not None):
+            s += x[0]
+        if qd.static(y is not None):
+            s += y[0]
+        if qd.static(z is not None):
+            s += z[0]
+        return s
+
+    field, array = qd.field(qd.f32, shape=1), qd.ndarray(qd.f32, 1)
+    field[0], array[0] = 1.0, 2.0
+    assert (total(None, None, None), total(field, None, None), total(field, array, qd.tensor(qd.f32, 1))) == (0, 1, 3)
+    for union in (int | float, int | float | None):
+        with pytest.raises(qd.QuadrantsSyntaxError, match="None"):
+
+            @qd.kernel
+            def wrong(x: union):
+                pass

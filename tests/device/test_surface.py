@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import qd_core as qd
+from qd_core.errors import ArgumentValueError
 
 REALS = qd.types.ndarray(dtype=qd.f32, ndim=1)
 WHOLES = qd.types.ndarray(dtype=qd.i32, ndim=1)
@@ -343,3 +344,25 @@ def test_bounds_of_ndrange(device):
     ):
         with pytest.raises(error, match=text):
             kernel_of(f"s = 0\nfor i in qd.ndrange({bounds}):\n    s += i\nreturn s")(4)
+
+
+@pytest.mark.parametrize("make", [qd.field, qd.ndarray, qd.tensor])
+@pytest.mark.parametrize("shape", [3.5, (2, 2.5), (-1,), "ab"])
+def test_shapes_are_of_integers(device, make, shape):
+    with pytest.raises(ArgumentValueError, match="non-negative integers"):
+        make(qd.f32, shape)
+
+
+def test_vectors_have_components(device):
+    with pytest.raises(ArgumentValueError, match="at least 1"):
+        qd.Vector.field(0, qd.f32, shape=3)
+    with pytest.raises(ArgumentValueError, match="at least 1"):
+        qd.types.matrix(2, 0, qd.f32)
+
+
+def test_fields_are_neither_pickled_nor_copied(device):
+    field = qd.field(qd.f32, shape=2)
+    assert copy.copy(field) is field
+    for of in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="to_numpy"):
+            of(field)
