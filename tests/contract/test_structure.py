@@ -37,7 +37,7 @@ LAYERS: dict[str, set[str]] = {
 }
 """What each part of the library may import besides itself. The kit and the tools around it may import all."""
 
-FREE = {"__init__", "__main__", "cli", "testing"}
+FREE = {"__init__", "__main__", "cli", "compat", "testing"}
 
 
 def modules(root: Path) -> list[Path]:
