@@ -27,6 +27,8 @@ __all__ = ["Emitter", "Lane"]
 
 Handler = Callable[["Emitter", Node], Any]
 HANDLERS: dict[str, Handler] = {}
+_LONGEST_BLOCK = 400
+"""Lines of text after which a straight line is divided."""
 """Writer of each operation by name; the modules of this package fill it."""
 
 
@@ -95,6 +97,7 @@ class Emitter:
         self.entry: list[str] = []
         self.count = 0
         self.block = "entry"
+        self.begun = 0
         self.mask: str | None = None
         self.env = _Environment()
         self.env.emitter = self
@@ -138,6 +141,7 @@ class Emitter:
         """Begin the block ``label``; the one before must have ended in a branch."""
         self.lines.append(label + ":")
         self.block = label
+        self.begun = len(self.lines)
 
     def jump(self, label: str) -> None:
         """End the block by going to ``label``."""
@@ -348,3 +352,20 @@ class Emitter:
         handlers = self.handlers
         for node in region.nodes[:-1]:
             handlers[node.op.name](self, node)
+            if len(self.lines) - self.begun > _LONGEST_BLOCK:
+                self._divide()
+
+    def _divide(self) -> None:
+        """Begin a new block in a straight line: selection and scheduling of instructions are quadratic in a block.
+
+        The branch is one that no pass can decide, to an arm that does nothing and that no pass can remove.
+        """
+        self.begun = len(self.lines)
+        if not self.target.form.opaque:
+            return
+        odd, on = self.label("odd"), self.label("on")
+        self.branch(self.new(f"icmp eq i64 {self.target.form.opaque}, {-self.count}"), odd, on)
+        self.start(odd)
+        self.line('call void asm sideeffect "", ""()')
+        self.jump(on)
+        self.start(on)

@@ -70,6 +70,8 @@ class HostForm(TaskForm):
     worker: Mapping[str, int]
     allocator: str
 
+    opaque = "%end"
+
     # -- tasks ----------------------------------------------------------------------------------------------------
     def task(self, module: ModuleWriter, number: int, task: Task) -> None:
         """Write one task."""

@@ -24,7 +24,11 @@ class TaskForm(ABC):
     ----------
     handlers : mapping
         Writers of operations, by name, that take the place of the package's own.
+    opaque : str
+        An i64 that a body can name and nobody can predict: what long straight lines are divided by. Empty: none.
     """
+
+    opaque: str = ""
 
     handlers: Mapping[str, Callable[[Emitter, Node], Any]] = MappingProxyType({})
 
