@@ -34,6 +34,10 @@ TWO_BODIES = 64
 under a mask always: it costs
 them little, and halves the time to compile."""
 
+_CHOICES = 64
+"""Atomics up to which each is written twice, plainly for a thread that is alone: LLVM looks at every use of a condition
+for each branch on it, which is quadratic."""
+
 CHUNK_CYCLES = 6000.0
 """Cycles of work that are worth handing to another thread: about 2 µs."""
 
@@ -78,7 +82,8 @@ class HostForm(TaskForm):
         em = module.emitter(module.lanes(task))
         survey = module.survey(task)
         em.prepare(survey, module.divergence(task) if em.lanes > 1 else None)
-        em.alone = "true" if is_serial(task) else self._alone(em, module) if survey.atomics else "false"
+        few = 0 < len(survey.atomics) <= _CHOICES
+        em.alone = "true" if is_serial(task) else self._alone(em, module) if few else "false"
         if not is_serial(task):
             self._parallel(module, em, number, task)
         elif task.extents:
@@ -137,8 +142,9 @@ class HostForm(TaskForm):
         copies, stride, threads = words
         call = f"call ptr @qd_private_copy(ptr {copies}, i64 {stride}, i64 {threads}, ptr %worker)"
         em.entry += [f"  %copy = {call}", "  %shared = icmp eq ptr %copy, null", "  %own = xor i1 %shared, true"]
-        em.entry.append(f"  %plain = or i1 {em.alone}, %own")
-        em.alone = "%plain"
+        if em.alone != "false":
+            em.entry.append(f"  %plain = or i1 {em.alone}, %own")
+            em.alone = "%plain"
         for k, param in enumerate(found.privates):
             offset = _launch_word(em, module, "offsets", index=k)
             em.entry.append(f"  %copy{k} = getelementptr i8, ptr %copy, i64 {offset}")
