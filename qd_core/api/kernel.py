@@ -10,6 +10,7 @@ import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -276,7 +277,7 @@ class Kernel:
     ) -> Specialisation:
         with compiling(self.info.name, place_of(self.info.span)):
             with stage("front end"):
-                lowered = self._lower(types, bound)
+                lowered = self._lower(types, bound, private=self.mode == PRIMAL)
             assert lowered.members is not None
             active = self._active(bound)
             with nesting_limited(self.info), stage("transforms"):
@@ -295,9 +296,10 @@ class Kernel:
         types = tuple(bind_argument(bound, p.name, p.annotation, v) for p, v in zip(parameters, values, strict=True))
         return bound, types, {p.name: v for p, v in zip(parameters, values, strict=True)}
 
-    def _lower(self, types: tuple[ArgType, ...], bound: Bound) -> Lowered:
-        """Lower the kernel; members that it reads are added to ``bound``."""
-        lowered = lower_kernel(self.info, types, lower_options(bound.options), functools.partial(bind_argument, bound))
+    def _lower(self, types: tuple[ArgType, ...], bound: Bound, *, private: bool = False) -> Lowered:
+        """Lower the kernel; members that it reads are added to ``bound``. ``private``: no derivative will be taken."""
+        options = replace(lower_options(bound.options), private_memory=private)
+        lowered = lower_kernel(self.info, types, options, functools.partial(bind_argument, bound))
         lowered.function = pin_extrema(number_draws(lowered.function))
         return lowered
 

@@ -35,9 +35,11 @@ class StatementFacts:
         Statements that contain a `return`.
     uses : dict of node to object
         For loops that were asked about: how names are used (see `qd_core.frontend.reductions`).
+    indexed : set of str
+        Variables that are indexed by something that may only be known at run time.
     """
 
-    __slots__ = ("breaks", "jumps", "returns", "stores", "uses")
+    __slots__ = ("breaks", "indexed", "jumps", "returns", "stores", "uses")
 
     def __init__(self, body: Sequence[ast.stmt]) -> None:
         self.stores: dict[ast.AST, set[str]] = {}
@@ -45,6 +47,7 @@ class StatementFacts:
         self.breaks: set[ast.AST] = set()
         self.returns: set[ast.AST] = set()
         self.uses: dict[ast.AST, Any] = {}
+        self.indexed = _indexed(body)
         self._block(body, set(), None)
 
     def _block(self, body: Sequence[ast.stmt], stores: set[str], loop: ast.AST | None) -> tuple[bool, bool]:
@@ -85,6 +88,23 @@ class StatementFacts:
         self.stores[node] = inner
         stores |= inner
         return False, returns
+
+
+def _indexed(body: Sequence[ast.stmt]) -> set[str]:
+    """Roots of subscripts whose index names anything but variables of `qd.static` loops."""
+    nodes = [n for statement in body for n in ast.walk(statement)]
+    static: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
+            called = node.iter.func
+            if (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")) == "static":
+                _targets(node.target, static)
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Subscript) and (name := root_name(node)) is not None:
+            if any(isinstance(n, ast.Name) and n.id not in static for n in ast.walk(node.slice)):
+                found.add(name)
+    return found
 
 
 def _targets(node: ast.expr, stores: set[str]) -> None:

@@ -92,6 +92,8 @@ class LowerOptions:
         Evaluate the second operand of `and`/`or` only when needed.
     unrolling_limit : int
         Iterations of a `qd.static` loop above which a warning is given; 0 for none.
+    private_memory : bool
+        Keep large vectors that are indexed at run time in memory; not for kernels whose derivative is taken.
     """
 
     default_ip: DType = dt.i32
@@ -100,6 +102,7 @@ class LowerOptions:
     check_out_of_bound: bool = False
     short_circuit: bool = True
     unrolling_limit: int = 32
+    private_memory: bool = False
 
     @property
     def bounds(self) -> bool:
@@ -153,6 +156,8 @@ class Lowering:
         Above 0 inside `qd.static(...)`.
     runtime_depth : int
         Number of run-time `if`, `for` and `while` around the current statement.
+    home : Region or None
+        Body of the parallel loop around the current statement, where its private memory is reserved.
     loop_config : dict
         Hints of `qd.loop_config` for the next loop.
     """
@@ -172,6 +177,7 @@ class Lowering:
         self.static_depth = 0
         self.runtime_depth = 0
         self.parallel_depth = 0
+        self.home: Region | None = None
         self.loop_config: dict[str, Any] = {}
         self.statement_region = self.body
         self.warnings: list[tuple[str, Span]] = []

@@ -11,9 +11,11 @@ from qd_core.dtypes import PROMOTION
 from qd_core.frontend.arithmetic import as_condition, as_scalar, binary, compare, elementwise, to_runtime, unary
 from qd_core.frontend.context import Lowering, expression
 from qd_core.frontend.places import assign, place_of
+from qd_core.frontend.private import read_whole
 from qd_core.frontend.values import (
     MatrixValue,
     NdRange,
+    PrivateMatrix,
     RangeValue,
     StructValue,
     describe,
@@ -38,7 +40,8 @@ def _constant(ctx: Lowering, node: ast.Constant) -> Any:
 
 @expression(ast.Name)
 def _name(ctx: Lowering, node: ast.Name) -> Any:
-    return ctx.lookup(node)
+    value = ctx.lookup(node)
+    return read_whole(ctx, value) if isinstance(value, PrivateMatrix) else value
 
 
 @expression(ast.Attribute, ast.Subscript)

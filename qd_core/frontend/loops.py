@@ -216,6 +216,7 @@ def _parallel_for(ctx: Lowering, node: ast.For, bounds: Bounds, bind: Bind, conf
     scope.push()
     try:
         with builder.inside([(b[0].type, n) for b, n in zip(bounds, names, strict=True)], loop=True) as region:
+            ctx.home = region
             scope.declare(LIVE, builder.const(dt.u1, True))
             scope.declare(GO, None)
             reductions.bind(ctx)
@@ -225,6 +226,7 @@ def _parallel_for(ctx: Lowering, node: ast.For, bounds: Bounds, bind: Bind, conf
     finally:
         changed = scope.pop()
         ctx.parallel_depth -= 1
+        ctx.home = None
     ctx.at(node)
     builder.parallel_for(bounds, region, **config)
     for name in changed:

@@ -30,12 +30,14 @@ from qd_core.frontend.components import (
 )
 from qd_core.frontend.constructors import struct_constant
 from qd_core.frontend.context import Lowering, Racy
+from qd_core.frontend.private import private_get, private_set, read_whole, to_private, write_whole
 from qd_core.frontend.reductions import Accumulator
 from qd_core.frontend.scope import MISSING
 from qd_core.frontend.structs import StructPlace
 from qd_core.frontend.values import (
     ArrayRef,
     MatrixValue,
+    PrivateMatrix,
     StructRef,
     StructValue,
     describe,
@@ -112,15 +114,33 @@ class NamePlace:
     def get(self, ctx: Lowering, node: ast.AST) -> Any:
         """Return the current value."""
         value = ctx.scope.names[self.name]
-        for step in self.steps:
+        steps = self.steps
+        if isinstance(value, PrivateMatrix):
+            if steps and steps[0][0] == "component":
+                value, steps = private_get(ctx, value, steps[0][1]), steps[1:]
+            else:
+                value = read_whole(ctx, value)
+        for step in steps:
             value = _step_get(ctx, value, step, node)
         return value
 
     def set(self, ctx: Lowering, value: Any, node: ast.AST) -> None:
         """Assign, converting to the type that the variable has."""
         _check_assignable(ctx, self.name, node)
-        new = _step_set(ctx, ctx.scope.names[self.name], self.steps, value, node)
-        ctx.scope.update(self.name, new)
+        current = ctx.scope.names[self.name]
+        if isinstance(current, PrivateMatrix):
+            self._set_private(ctx, current, value, node)
+        else:
+            ctx.scope.update(self.name, _step_set(ctx, current, self.steps, value, node))
+
+    def _set_private(self, ctx: Lowering, memory: PrivateMatrix, value: Any, node: ast.AST) -> None:
+        if self.steps and self.steps[0][0] == "component":
+            (_, index), rest = self.steps[0], self.steps[1:]
+            if rest:
+                value = _step_set(ctx, private_get(ctx, memory, index), rest, value, node)
+            private_set(ctx, memory, index, value, node)
+        else:
+            write_whole(ctx, memory, _step_set(ctx, read_whole(ctx, memory), self.steps, value, node))
 
     def member(self, ctx: Lowering, name: str, node: ast.AST) -> Place:
         """Part called ``name``: a swizzle or member; otherwise the attribute of the value."""
@@ -136,10 +156,12 @@ class NamePlace:
 
     def item(self, ctx: Lowering, index: Any, node: ast.AST) -> Place:
         """Component of a matrix or item of a list."""
-        value = self.get(ctx, node)
+        value = ctx.scope.names[self.name] if not self.steps else None
+        if not isinstance(value, PrivateMatrix):
+            value = self.get(ctx, node)
         if isinstance(value, ArrayRef):
             return Known(value).item(ctx, index, node)
-        if isinstance(value, MatrixValue):
+        if isinstance(value, (MatrixValue, PrivateMatrix)):
             selection = selection_of(ctx, value.shape, index, node)
             if selection is not None:
                 return NamePlace(self.name, (*self.steps, ("selection", selection)))
@@ -362,11 +384,13 @@ def _assign_name(ctx: Lowering, target: ast.Name, value: Any, static: bool) -> N
             "an expression without a value is assigned", target, hint="functions must return a value to be assigned"
         )
     if current is MISSING:
-        scope.declare(name, value if static else materialize(ctx, value, target))
+        scope.declare(name, value if static else to_private(ctx, name, materialize(ctx, value, target)))
         return
     _check_assignable(ctx, name, target)
     if isinstance(current, Racy):
         scope.update(name, materialize(ctx, value, target))
+    elif isinstance(current, PrivateMatrix):
+        write_whole(ctx, current, convert_like(ctx, read_whole(ctx, current), value, target))
     elif static and not is_runtime(current):
         scope.update(name, value)
     else:

@@ -11,6 +11,7 @@ for free.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,6 +31,7 @@ __all__ = [
     "MatrixValue",
     "NdRange",
     "ObjectRef",
+    "PrivateMatrix",
     "RangeValue",
     "StructRef",
     "StructValue",
@@ -75,6 +77,16 @@ class MatrixValue:
 
     def __repr__(self) -> str:
         return describe(self)
+
+
+class PrivateMatrix:
+    """A variable in private memory: a vector or matrix of ``shape``, row-major, in the scratch memory ``memory``."""
+
+    __slots__ = ("dtype", "memory", "shape", "size")
+
+    def __init__(self, shape: tuple[int, ...], dtype: DType, memory: Value) -> None:
+        self.shape, self.dtype, self.memory = shape, dtype, memory
+        self.size = math.prod(shape)
 
 
 class StructValue:
@@ -269,7 +281,7 @@ def is_constant_matrix(x: Any) -> bool:
 
 def is_runtime(x: Any) -> bool:
     """Whether ``x`` is, or contains, a value that is known at run time only."""
-    if isinstance(x, (Value, MatrixValue, StructValue)):
+    if isinstance(x, (Value, MatrixValue, StructValue, PrivateMatrix)):
         return True
     return isinstance(x, (tuple, list)) and any(map(is_runtime, x))
 
@@ -315,7 +327,7 @@ def describe(x: Any) -> str:
     """Short name of what ``x`` is, for messages."""
     if isinstance(x, Value):
         return x.type.name if isinstance(x.type, DType) else repr(x.type)
-    if isinstance(x, MatrixValue):
+    if isinstance(x, (MatrixValue, PrivateMatrix)):
         return repr(MatrixType(x.shape, x.dtype))
     if isinstance(x, StructValue):
         return f"struct({', '.join(x.members)})"
