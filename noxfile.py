@@ -103,7 +103,7 @@ def vulkan_variants(session: nox.Session, variant: str) -> None:
 def golden(session: nox.Session) -> None:
     """Golden intermediate code and generated text; ``-- --update-golden`` rewrites it."""
     install(session, "test")
-    session.run("pytest", "-q", "tests/golden", *session.posargs)
+    session.run("pytest", "-q", "tests/unit/test_ir_text.py", *session.posargs)
 
 
 @nox.session(python=dev.dotted(dev.TORCH_PYTHON))

@@ -153,13 +153,14 @@ def dataclass(cls: type) -> StructType:
 
     Examples
     --------
-    >>> import qd_core as qd
-    >>> @qd.dataclass
-    ... class Ray:
-    ...     origin: qd.types.vector(3, qd.f32)
-    ...     t: qd.f32
-    >>> Ray(t=2).t
-    2.0
+    ::
+
+        @qd.dataclass
+        class Ray:
+            origin: qd.types.vector(3, qd.f32)
+            t: qd.f32
+
+        Ray(t=2).t  # 2.0
     """
     raw = {k: v for c in reversed(cls.__mro__) for k, v in getattr(c, "__annotations__", {}).items()}
     for name in raw:

@@ -8,7 +8,7 @@ types mean the same compiled kernel, so a member that changed is seen. Nothing t
 from __future__ import annotations
 
 import dataclasses
-import typing
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -160,14 +160,17 @@ def evaluated(cls: type) -> dict[str, Any]:
     QuadrantsNameError
         One names something unknown there.
     """
+    hints: dict[str, Any] = {}
     try:
-        return typing.get_type_hints(cls)
+        for base in reversed(cls.__mro__):  # not `typing.get_type_hints`, which takes only types in Python 3.10
+            hints.update(inspect.get_annotations(base, eval_str=True))
     except Exception as cause:
         raise QuadrantsNameError(
             f"an annotation of {cls.__qualname__} cannot be evaluated: {cause}",
             why="with `from __future__ import annotations`, annotations are text that is evaluated in the module",
             hint="define the names it uses at module level",
         ) from cause
+    return hints
 
 
 @cache

@@ -341,9 +341,11 @@ class FieldsBuilder:
 
     Examples
     --------
-    >>> builder = qd.FieldsBuilder()  # doctest: +SKIP
-    >>> builder.dense(qd.i, 8).place(x)
-    >>> tree = builder.finalize()
+    ::
+
+        builder = qd.FieldsBuilder()
+        builder.dense(qd.i, 8).place(x)
+        tree = builder.finalize()
     """
 
     def __init__(self) -> None:
