@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["Kernel", "MslError", "clang", "compile_msl", "slots"]
+__all__ = ["Kernel", "Library", "MslError", "Resident", "clang", "compile_library", "compile_msl", "slots"]
 
 INCLUDE = Path(__file__).parent / "include"
 _FLAGS = [
@@ -30,6 +31,7 @@ _ARGUMENT = re.compile(r"^(?P<type>.*?[\s*&])(?P<name>\w+) \[\[(?P<attribute>\w+
 _LITERAL = re.compile(r"(?<![\w.])(\d+\.\d*(?:e[+-]?\d+)?)(?![\w.])")
 _BUILTINS = {
     "thread_position_in_grid": "uint3{x, y, 0}",
+    "threads_per_grid": "uint3{gx * n, gy, 1}",
     "threadgroups_per_grid": "uint3{gx, gy, 1}",
     "threadgroup_position_in_grid": "uint3{x / n, y, 0}",
     "thread_position_in_threadgroup": "uint3{x % n, 0, 0}",
@@ -117,18 +119,115 @@ def compile_msl(text: str, folder: Path | None = None, entry: str = "main0", inc
     compiler = clang()
     if compiler is None:
         raise MslError("there is no clang++ of version 16 or later")
-    source = _single_precision(text) + _driver(text, entry)
+    return Kernel(_shared_library(compiler, _single_precision(text) + _driver(text, entry), folder, include, _FLAGS))
+
+
+def _shared_library(
+    compiler: str, source: str, folder: Path | None, include: Path, flags: Sequence[str]
+) -> ctypes.CDLL:
+    """Compile a source text, or take what was made of the same text before."""
     folder = folder or Path(tempfile.mkdtemp(prefix="msl"))
     folder.mkdir(parents=True, exist_ok=True)
-    key = hashlib.sha256((source + (include / "metal_stdlib").read_text()).encode()).hexdigest()[:24]
-    target = folder / f"{key}.so"
+    content = source + (include / "metal_stdlib").read_text() + " ".join(flags)
+    target = folder / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.so"
     if not target.exists():
-        unit = target.with_suffix(".o")
-        _call([compiler, *_FLAGS, f"-I{include}", "-", "-o", str(unit)], source)
+        unit, made = (target.with_suffix(f".{os.getpid()}.{kind}") for kind in ("o", "so"))
+        _call([compiler, *flags, f"-I{include}", "-", "-o", str(unit)], source)
         # The linker by itself: clang's driver takes longer to start it than compiling takes.
-        _call(["ld", "-shared", str(unit), _half_conversions(compiler), "-o", str(target)], "")
+        _call(["ld", "-shared", str(unit), _half_conversions(compiler), "-o", str(made)], "")
         unit.unlink()
-    return Kernel(ctypes.CDLL(str(target)))
+        made.replace(target)
+    return ctypes.CDLL(str(target))
+
+
+class Resident(ctypes.Structure):
+    """What a dispatch may touch: sorted ranges of device addresses, and the address that was none of them (or 0)."""
+
+    class Range(ctypes.Structure):
+        """Addresses from ``begin`` to before ``end`` and their place in host memory."""
+
+        _fields_ = (("begin", ctypes.c_uint64), ("end", ctypes.c_uint64), ("host", ctypes.c_void_p))
+
+    _fields_ = (
+        ("count", ctypes.c_uint64),
+        ("ranges", ctypes.POINTER(Range)),
+        ("bad", ctypes.c_uint64),
+        ("leave", ctypes.c_void_p * 5),
+    )
+
+
+class Library:
+    """Kernels of one source text, whose device pointers are checked.
+
+    Parameters
+    ----------
+    library : ctypes.CDLL
+        Its shared library.
+    """
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    def run(self, entry: str, buffer: int, resident: Resident, groups: int, threads: int) -> int:
+        """Run all threads of a kernel in order.
+
+        Parameters
+        ----------
+        entry : str
+            Name of the kernel.
+        buffer : int
+            Host address of the buffer at slot 0.
+        resident : Resident
+            What it may touch.
+        groups, threads : int
+            Threadgroups, and threads of one.
+
+        Returns
+        -------
+        int
+            0, or the address that lies in nothing resident.
+        """
+        resident.bad = 0
+        run = getattr(self._library, f"qd_run_{entry}")
+        run.restype = None
+        run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_uint32] * 2]
+        run(buffer, ctypes.addressof(resident), groups, threads)
+        return resident.bad
+
+
+def compile_library(
+    text: str, entries: Sequence[str], folder: Path | None = None, include: Path = INCLUDE, optimize: bool = True
+) -> Library:
+    """Compile several kernels of a source text with checked device pointers; see `compile_msl`."""
+    compiler = clang()
+    if compiler is None:
+        raise MslError("there is no clang++ of version 16 or later")
+    drivers = [_DRIVER.format(entry=e, values=", ".join(map(_checked_value, _arguments(text, e)))) for e in entries]
+    source = "\n".join([text, "#undef reinterpret_cast", *drivers])
+    level = "-O1" if optimize else "-O0"
+    flags = [level if f == "-O1" else f for f in _FLAGS] + ["-DQD_CHECKED_DEVICE_POINTERS", "-fno-exceptions"]
+    return Library(_shared_library(compiler, source, folder, include, flags))
+
+
+_DRIVER = """
+extern "C" void qd_run_{entry}(void* buffer, qd_space* space, unsigned gx, unsigned n) {{
+    static const qd_range nothing = {{}};
+    qd_resident = space;
+    qd_latest = &nothing;
+    if (__builtin_setjmp(space->leave)) return;
+    for (unsigned x = 0; x < gx * n; x++) {entry}({values});
+}}"""
+
+
+def _checked_value(argument: _Argument) -> str:
+    if argument.attribute == "buffer":
+        return f"({argument.type})buffer"
+    if argument.attribute not in _LINEAR:
+        raise MslError(f"the host has no {argument.attribute!r}")
+    return _LINEAR[argument.attribute]
+
+
+_LINEAR = {"thread_position_in_grid": "uint3{x, 0, 0}", "threads_per_grid": "uint3{gx * n, 1, 1}"}
 
 
 @lru_cache(maxsize=1)

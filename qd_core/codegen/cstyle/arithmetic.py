@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from qd_core import dtypes as dt
 from qd_core.dtypes import DType
 
-__all__ = ["cast", "constant", "elementwise"]
+__all__ = ["Rule", "cast", "constant", "elementwise"]
 
 Operands = Sequence[str]
 Rule = Callable[[DType, Operands, str], str]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from qd_core import dtypes as dt
+from qd_core.codegen.cstyle.arithmetic import Rule, constant
 from qd_core.codegen.cstyle.prelude import HOST_PRELUDE
 from qd_core.dtypes import DType
 
@@ -36,6 +37,11 @@ def serial_atomic(place: str, old: str, ctype: str, new: str, kind: str) -> str:
     return f"{ctype} {old} = {place}; {place} = {new};"
 
 
+def named_bitcast(source: DType, to: DType, value: str, ctype: str) -> str:
+    """Return the call of the prelude's function that keeps the bits."""
+    return f"qd_{source.name}_as_{to.name}({value})"
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """A language and a device.
@@ -57,6 +63,14 @@ class Dialect:
         Signature of the function that runs all tasks; it has ``words`` and ``extents``.
     arguments : str
         What that function passes on to the tasks besides them, with types; empty for nothing.
+    rules : mapping of str to Rule
+        Operations that are written otherwise than in C99.
+    literal : callable
+        ``literal(dtype, value, ctype)``: a constant.
+    bitcast : callable
+        ``bitcast(source, to, value, ctype)``: the same bits as another type.
+    deduced : str
+        The type of a copy of the variable ``{name}``.
     """
 
     backend: str = "C"
@@ -66,6 +80,10 @@ class Dialect:
     prelude: str = HOST_PRELUDE
     entry: str = "int32_t qd_kernel(const int64_t *words, const int64_t *extents)"
     arguments: str = ""
+    rules: Mapping[str, Rule] = field(default_factory=dict[str, Rule])
+    literal: Callable[[DType, float | int | bool, str], str] = constant
+    bitcast: Callable[[DType, DType, str, str], str] = named_bitcast
+    deduced: str = "__typeof__({name})"
 
 
 HOST_C = Dialect()

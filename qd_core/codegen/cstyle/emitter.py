@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qd_core import dtypes as dt
-from qd_core.codegen.cstyle.arithmetic import cast, constant, elementwise
+from qd_core.codegen.cstyle.arithmetic import Rule, cast, elementwise
 from qd_core.codegen.cstyle.dialect import Dialect
 from qd_core.dtypes import DType
 from qd_core.errors import InvalidIRError, Span, UnsupportedError
@@ -15,7 +15,7 @@ from qd_core.ir.nodes import ArrayType, Node, Param, Region, Value, indices_of
 from qd_core.ir.ops import OPS
 from qd_core.ir.program import DeviceWord, Program, Task
 
-__all__ = ["KERNEL", "emit_source"]
+__all__ = ["KERNEL", "TaskWriter", "emit_source", "word_offsets"]
 
 KERNEL = "qd_kernel"
 """Name of the function that runs all tasks."""
@@ -43,7 +43,7 @@ def emit_source(program: Program, dialect: Dialect) -> str:
     )
     calls, functions, first = [], [], 0
     for number, task in enumerate(program.tasks):
-        functions.append(_Task(program, dialect, task, first).text(f"task_{number}"))
+        functions.append(TaskWriter(program, dialect, task, first).text(f"task_{number}"))
         calls.append(f"    task_{number}({passed});")
         first += len(task.extents)
     kernel = "\n".join([f"{dialect.entry} {{", *calls, "    return 0;", "}"])
@@ -54,7 +54,7 @@ def _split(arguments: str) -> list[str]:
     return [a.strip() for a in arguments.split(",") if a.strip()]
 
 
-class _Task:
+class TaskWriter:
     """One task's function.
 
     Parameters
@@ -67,7 +67,7 @@ class _Task:
 
     def __init__(self, program: Program, dialect: Dialect, task: Task, first: int) -> None:
         self.program, self.dialect, self.task, self.first = program, dialect, task, first
-        self.words = _word_offsets(program)
+        self.words = word_offsets(program)
         self.names: dict[Value, str] = {}
         self.lines: list[str] = []
         self.depth = 1
@@ -119,8 +119,12 @@ class _Task:
             return f"(({word} & 255) != 0)"
         if not dtype.is_real:
             return f"(({self.ctype(dtype)}){word})"
-        bits = f"i{dtype.bits}"
-        return f"qd_{bits}_as_{dtype.name}((int{dtype.bits}_t){word})"
+        bits = dt.by_name(f"i{dtype.bits}")
+        return self.dialect.bitcast(bits, dtype, f"(int{dtype.bits}_t){word}", self.ctype(dtype))
+
+    def rule(self, name: str) -> Rule | None:
+        """Return how an operation is written; None where it must be expanded before."""
+        return self.dialect.rules.get(name) or elementwise(name)
 
     # -- function -----------------------------------------------------------------------------------------------------
     def text(self, name: str) -> str:
@@ -182,14 +186,14 @@ class _Task:
         if write is not None:
             write(node)
             return
-        rule = elementwise(node.op.name)
+        rule = self.rule(node.op.name)
         if rule is None:
             raise InvalidIRError(f"{node.op.name} must be expanded before C is written", span=node.span)
         operands = [self.use(v) for v in node.operands]
         self.define(node, rule(node.operands[0].type, operands, self.ctype(node.type, node.span)))
 
     def _op_const(self, node: Node) -> None:
-        self.names[node] = constant(node.type, node.attrs["value"], self.ctype(node.type))
+        self.names[node] = self.dialect.literal(node.type, node.attrs["value"], self.ctype(node.type))
 
     def _op_cast(self, node: Node) -> None:
         source = node.operands[0]
@@ -197,7 +201,7 @@ class _Task:
 
     def _op_bitcast(self, node: Node) -> None:
         source = node.operands[0]
-        self.define(node, f"qd_{source.type.name}_as_{node.type.name}({self.use(source)})")
+        self.define(node, self.dialect.bitcast(source.type, node.type, self.use(source), self.ctype(node.type)))
 
     def _op_extent(self, node: Node) -> None:
         array = node.operands[0]
@@ -214,7 +218,7 @@ class _Task:
     def _op_atomic(self, node: Node) -> None:
         kind, dtype, value = node.attrs["kind"], node.type, self.use(node.operands[-1])
         old = self.names[node] = self.fresh()
-        rule = elementwise(kind)
+        rule = self.rule(kind)
         new = value if rule is None else rule(dtype, (old, value), self.ctype(dtype))
         if kind == "cas":
             new = f"({self._bits(old, dtype)} == {self._bits(self.use(node.operands[-2]), dtype)} ? {value} : {old})"
@@ -269,7 +273,7 @@ class _Task:
         if len(moving) > 1:
             copies = [self.fresh() for _ in moving]
             for copy, (name, value) in zip(copies, moving, strict=True):
-                self.put(f"const __typeof__({name}) {copy} = {value};")
+                self.put(f"const {self.dialect.deduced.format(name=name)} {copy} = {value};")
             moving = [(name, copy) for copy, (name, _) in zip(copies, moving, strict=True)]
         for name, value in moving:
             self.put(f"{name} = {value};")
@@ -313,7 +317,7 @@ class _Task:
         self.close()
 
 
-def _word_offsets(program: Program) -> dict[Param, int]:
+def word_offsets(program: Program) -> dict[Param, int]:
     """Position of each leaf's first word."""
     offsets: dict[Param, int] = {}
     position = 0
