@@ -11,12 +11,12 @@ from functools import lru_cache
 from importlib import resources
 
 from qd_core.backend.contract import ArgumentABI, Artifact, CompileOptions, Compiler, Target, TaskEntry
+from qd_core.backend.pipeline import legalize
 from qd_core.codegen.cstyle.grid import GridLayout, TaskText, emit_grid
 from qd_core.codegen.spirv.expand import expand_real_remainders
 from qd_core.errors import LaunchError
 from qd_core.ir.nodes import ArrayType
 from qd_core.ir.program import Program
-from qd_core.passes.legalize import legalize
 from qd_metal.facts import dialect_of
 from qd_metal.lint import check
 

@@ -163,16 +163,16 @@ _RULES: Mapping[str, Rule] = {
     "floor": _call("precise::floor"),
     "ceil": _call("precise::ceil"),
     "trunc": _call("precise::trunc"),
-    "round": _call("precise::rint"),
+    "round": _call("precise::round"),
     "sqrt": _call("precise::sqrt"),
     "rsqrt": lambda d, x, t: f"{t}(1.0f / precise::sqrt(float({x[0]})))",
     "isinf": lambda d, x, t: f"fabs({x[0]}) == INFINITY",
     "abs": _real("abs", _call("fabs")),
     "min": _real("min", _call("fmin")),
     "max": _real("max", _call("fmax")),
-    "floordiv": _real("floordiv", lambda d, x, t: f"precise::floor({x[0]} / {x[1]})"),
-    "mod": _real("mod", lambda d, x, t: f"{x[0]} - {x[1]} * precise::floor({x[0]} / {x[1]})"),
-    "raw_div": _real("raw_div", lambda d, x, t: f"precise::trunc({x[0]} / {x[1]})"),
+    "floordiv": _real("floordiv", lambda d, x, t: f"precise::floor({t}({x[0]} / {x[1]}))"),
+    "mod": _real("mod", lambda d, x, t: f"{x[0]} - {t}({x[1]} * precise::floor({t}({x[0]} / {x[1]})))"),
+    "raw_div": _real("raw_div", lambda d, x, t: f"precise::trunc({t}({x[0]} / {x[1]}))"),
 }
 
 _INTEGERS = ("add", "min", "max", "and", "or", "xor", "exchange")

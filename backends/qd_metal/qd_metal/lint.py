@@ -57,9 +57,7 @@ def _pointers(text: str) -> Iterator[int]:
         r"|u?int(?:8|16|32|64)_t)\s*[*&](?![&=])\s*(?=\w|>|\))"
     )
     for found in declared.finditer(text):
-        line = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
-        words = found["space"].split()
-        if not set(words) & set(_SPACES) and not re.search(r"[=(]\s*$|return\s*$", line[-8:]):
+        if not set(found["space"].split()) & set(_SPACES):
             yield found.start()
 
 
