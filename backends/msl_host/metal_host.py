@@ -1,7 +1,7 @@
 """A Metal device that is not there: memory with addresses of its own, kernels compiled by clang and run on the host.
 
-It implements the protocol of `qd_metal.driver`. Work starts when it is committed and has effects when somebody waits; an access
-to memory that a dispatch did not declare stops the kernel.
+It implements the protocol of `qd_metal.driver`. Work is committed at once and done when somebody waits; an access to
+memory that a dispatch did not declare stops the kernel.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ class FakeMetal:
         words = dispatch.words.host + dispatch.offset
         bad = pipeline.library.run(pipeline.symbol, words, resident, dispatch.groups, dispatch.threads)
         if bad:
-            raise DriverError(f"kernel {pipeline.symbol!r} touched {bad:#x}, which is not resident", bad, pipeline.symbol)
+            text = f"kernel {pipeline.symbol!r} touched {bad:#x}, which is not resident"
+            raise DriverError(text, bad, pipeline.symbol)
 
 
 class _Kept:

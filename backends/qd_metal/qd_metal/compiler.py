@@ -67,7 +67,7 @@ class MetalCompiler(Compiler):
         return f"{FORMAT} {_generator_digest()} {self.target.name} {' '.join(self.target.features)}"
 
     def pipeline(self) -> Sequence[Callable[[Program], Program]]:
-        """Elementary functions become IR: the library's own have wider bounds; remainders of reals are rounded there."""
+        """Elementary functions become IR: the library's own have wider bounds. Remainders of reals too."""
         return (legalize, expand_real_remainders)
 
     def compile(self, program: Program, options: CompileOptions) -> Artifact:

@@ -183,9 +183,10 @@ _RESERVED = frozenset(
     "thread_index threadgroup total true typedef uchar uint ulong union unsigned ushort using vertex vec void volatile "
     "while words xor log sin cos exp sqrt floor ceil trunc rint fma clamp popcount clz ctz fast precise fabs fmin fmax "
     "isnan isinf rsqrt register goto asm auto catch delete export explicit friend mutable namespace new operator "
-    "protected throw try typeid typename virtual wchar_t size_t ptrdiff_t NAN INFINITY grid sampler texture mesh object "
-    "visible patch decltype noexcept nullptr static_assert static_cast reinterpret_cast const_cast dynamic_cast bfloat "
-    "bitand bitor compl not_eq and_eq or_eq xor_eq alignas alignof char16_t char32_t constexpr thread_local main".split()
+    "protected throw try typeid typename virtual wchar_t size_t ptrdiff_t NAN INFINITY grid sampler texture mesh "
+    "object visible patch decltype noexcept nullptr static_assert static_cast reinterpret_cast const_cast dynamic_cast "
+    "bfloat bitand bitor compl not_eq and_eq or_eq xor_eq alignas alignof char16_t char32_t constexpr thread_local "
+    "main".split()
 ) | {f"n{axis}" for axis in range(16)}
 
 

@@ -33,9 +33,7 @@ def violations(text: str) -> list[Violation]:
     """Return all violations in a source text."""
     plain = re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.DOTALL)
     return [
-        Violation(rule, section, plain.count("\n", 0, at) + 1)
-        for find, rule, section in _RULES
-        for at in find(plain)
+        Violation(rule, section, plain.count("\n", 0, at) + 1) for find, rule, section in _RULES for at in find(plain)
     ]
 
 

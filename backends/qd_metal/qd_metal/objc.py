@@ -110,4 +110,3 @@ class ObjcDriver:
         commands.waitUntilCompleted()
         if commands.error() is not None:
             raise DriverError(str(commands.error().localizedDescription()))
-

@@ -65,7 +65,7 @@ class MetalStream(Stream):
         self._report: Memory | None = None
         self._count = 0
 
-    # -- launches -------------------------------------------------------------------------------------------------------
+    # -- launches -----------------------------------------------------------------------------------------------------
     def run(self, module: Module, launch: Launch) -> None:
         """Queue all tasks of a kernel."""
         from qd_metal.device import MetalModule
@@ -98,7 +98,7 @@ class MetalStream(Stream):
             self._report = self.metal.reserve(_REPORT_NBYTES)
             ctypes.memset(self._report.host, 0, _REPORT_NBYTES)
         if len(code.tasks) * 4 > _REPORT_NBYTES - _NEEDS:
-            raise DeviceFault(f"a kernel of {len(code.tasks)} tasks is longer than this device sizes private memory for")
+            raise DeviceFault(f"private memory cannot be sized for a kernel of {len(code.tasks)} tasks")
         return self._pool, self._report
 
     def _pool_words(self) -> bytes:
@@ -122,7 +122,7 @@ class MetalStream(Stream):
         ctypes.memmove(self._words.host + offset, words, len(words))
         return self._words, offset
 
-    # -- copies ---------------------------------------------------------------------------------------------------------
+    # -- copies -------------------------------------------------------------------------------------------------------
     def _host(self, ref: BufferRef, nbytes: int) -> int:
         """Host address of ``ref``, once nothing runs any more."""
         if nbytes > ref.nbytes:
@@ -152,7 +152,7 @@ class MetalStream(Stream):
         whole = pattern * (dst.nbytes // len(pattern) + 1)
         ctypes.memmove(at, whole, dst.nbytes)
 
-    # -- order ------------------------------------------------------------------------------------------------------------
+    # -- order --------------------------------------------------------------------------------------------------------
     def record(self) -> Event:
         """Mark the present end of the queue."""
         return _Mark(self, self._count)
@@ -164,7 +164,7 @@ class MetalStream(Stream):
             self._running.append(self.metal.driver.commit(queued))
 
     def synchronize(self) -> None:
-        """Wait until all work is done; `DeviceFault` names the kernels since the last time, and the argument at fault."""
+        """Wait until all work is done; `DeviceFault` names the kernels since the last time and the argument."""
         self.flush()
         running, self._running = self._running, []
         launched, self._launched = self._launched, []
@@ -217,7 +217,8 @@ def _explain(error: DriverError, launched: Sequence[_Launched], device: str) -> 
         for use in launch.uses:
             memory: Memory = use.ref.buffer.handle
             if memory.address <= error.address < memory.address + memory.nbytes:
-                where = f"argument {use.path!r} ({use.role.value}) of {launch.name!r} is not declared for {error.symbol!r}"
+                argument = f"argument {use.path!r} ({use.role.value}) of {launch.name!r}"
+                where = f"{argument} is not declared for {error.symbol!r}"
     return f"{text}; {where}"
 
 

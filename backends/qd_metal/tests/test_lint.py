@@ -1,4 +1,4 @@
-"""Each rule of the linter: a text that breaks it is found, with the section of the specification; one that keeps it is not."""
+"""Each rule of the linter: a text that breaks it is found with its section; a text that keeps it is not."""
 
 from __future__ import annotations
 

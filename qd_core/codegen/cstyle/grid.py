@@ -1,12 +1,12 @@
 """Tasks as functions of a grid of threads, for C-like languages of devices with 64-bit addresses.
 
-Every task is a function of its own. Its threads take every so-many-th iteration each. Nothing is bound by name: arrays are
-reached by the addresses among the words, which are laid out as `GridLayout` says. What the language must bring is in the
-dialect: names, and functions that its prelude defines.
+Every task is a function of its own. Its threads take every so-many-th iteration each. Nothing is bound by name: arrays
+are reached by the addresses among the words, which are laid out as `GridLayout` says. What the language must bring is
+in the dialect: names, and functions that its prelude defines.
 
-==============================================  ==========================================================================
+==============================================  ======================================================================
 function of the prelude                         what it does
-==============================================  ==========================================================================
+==============================================  ======================================================================
 ``qd_at<T>(address)``                           the ``T`` in device memory at an address, for loads and stores
 ``qd_fetch_<kind><T>(address, value)``          an atomic that is native; returns the old value
 ``qd_word(address)``, ``qd_swap(a, seen, new)`` the 32-bit word at an address; compare-and-swap, which updates ``seen``
@@ -14,10 +14,10 @@ function of the prelude                         what it does
 ``qd_fail``, ``qd_append``                      begin a record of the log; return the address of its payload, or 0
 ``qd_payload(value)``                           a value as a word of a record: reals as the bits of their f64
 ``qd_quotient(a, b)``                           of two 64-bit numbers, fast where both fit 32 bits
-==============================================  ==========================================================================
+==============================================  ======================================================================
 
-Private memory is as `qd_core.codegen.spirv.private` describes: small arrays of constant length are variables, everything else
-lies in a pool that is divided among as many threads as it has room for.
+Private memory is as `qd_core.codegen.spirv.private` describes: small arrays of constant length are variables,
+everything else lies in a pool that is divided among as many threads as it has room for.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class GridTask(TaskWriter):
         self.cursor = "0"
         self.iteration = "0"
 
-    # -- names ----------------------------------------------------------------------------------------------------------
+    # -- names --------------------------------------------------------------------------------------------------------
     def name_for(self, wanted: str) -> str:
         """Return a new name as close to the user's as the language allows."""
         name = plain = re.sub(r"_{2,}", "_", _plain(wanted)).strip("_") or "x"
@@ -184,7 +184,7 @@ class GridTask(TaskWriter):
             self.head.append(f"    {kind} {known} = words[{self.words[array] + offset}];")
         return known
 
-    # -- function -------------------------------------------------------------------------------------------------------
+    # -- function -----------------------------------------------------------------------------------------------------
     def text(self, name: str) -> str:
         """Return the function."""
         if not self.task.extents:
@@ -242,7 +242,7 @@ class GridTask(TaskWriter):
             return self._at(dtype, f"{self._word(extent.param, 0, '')} + {extent.index * dtype.nbytes}")
         return f"words[{self.layout.extents + self.first + axis}]"
 
-    # -- memory -----------------------------------------------------------------------------------------------------------
+    # -- memory -------------------------------------------------------------------------------------------------------
     def _at(self, dtype: DType, address: str) -> str:
         return f"qd_at<{self._memory(dtype)}>({address})"
 
@@ -273,7 +273,7 @@ class GridTask(TaskWriter):
         assert isinstance(array, Param)
         return self._at(array.type.dtype, self.address(array, indices))
 
-    # -- atomics ------------------------------------------------------------------------------------------------------------
+    # -- atomics ------------------------------------------------------------------------------------------------------
     def _op_atomic(self, node: Node) -> None:
         kind, dtype, value = node.attrs["kind"], node.type, self.use(node.operands[-1])
         address = self.address(node.operands[0], indices_of(node))
@@ -308,7 +308,7 @@ class GridTask(TaskWriter):
         rule = self.rule(kind)
         return value if rule is None else rule(dtype, (old, value), self.ctype(dtype))
 
-    # -- private memory -----------------------------------------------------------------------------------------------------
+    # -- private memory -----------------------------------------------------------------------------------------------
     def _divide(self) -> None:
         """Divide the pool among threads."""
         pool = self.layout.pool
@@ -380,7 +380,7 @@ class GridTask(TaskWriter):
         for part, half in enumerate((word, f"uint64_t({word}) >> 32")):
             self.put(f"qd_at<uint32_t>({self._slot(scratch, index, part)}) = uint32_t({half});")
 
-    # -- messages -----------------------------------------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------------------------------
     def _record(self, function: str, site: int, values: Sequence[Value]) -> None:
         assert self.program.log is not None
         record, log = self.fresh(), self._word(self.program.log, 0, "")
