@@ -96,7 +96,7 @@ class _Submodules:
 
 
 sys.modules[__name__].__class__ = _Package
-sys.meta_path.append(_Submodules())  # type: ignore[arg-type]
+sys.meta_path.append(_Submodules())
 
 
 def __getattr__(name: str) -> Any:

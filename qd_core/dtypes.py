@@ -82,7 +82,7 @@ class DType:
 
     def __or__(self, other: object) -> Any:
         """``qd.f32 | None``: an argument that may be left out."""
-        return Optional[self] if other is None or other is type(None) else NotImplemented  # type: ignore[return-value]  # noqa: UP045
+        return Optional[self] if other is None or other is type(None) else NotImplemented  # noqa: UP045
 
     __ror__ = __or__
 

@@ -144,7 +144,7 @@ class Kernel:
         spec, bound = self._specialise(args, kwargs)
         key = _draw(spec.executable, bound)
         call = Call(spec.executable, bound.scalars, bound.sources)
-        reverse_spec, reverse, backward = None, None, nothing
+        reverse_spec, reverse_bound, reverse, backward = None, None, None, nothing
         if bound.differentiable:
             reverse_spec, reverse_bound = self.grad._specialise(args, kwargs, create=False)
             stream = {} if key is None else {RANDOM: key}
@@ -157,7 +157,7 @@ class Kernel:
         if not kwargs and len(args) == len(self.info.parameters):
             self._plan_later(spec, args, bound)
             derivative = None
-            if reverse_spec is not None:
+            if reverse_spec is not None and reverse_bound is not None:
                 derivative = self.grad._derivative(reverse_spec, args, reverse_bound)
             if spec.executable.plan and (reverse is None or derivative is not None):
                 remember(recorder, spec.executable.plan.leaves(args), call, reverse, derivative)

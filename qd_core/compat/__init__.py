@@ -92,7 +92,7 @@ def install(*, children: bool = True) -> ModuleType:
         if known is not None and Path(str(getattr(known, "__file__", ""))).parents[1] != CHILD:
             sys.modules[NAME] = known
             raise RuntimeError(f"another {NAME} was imported already: call qd_core.compat.install() before it")
-        sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Finder())
     if children:
         paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(CHILD)]
         home = str(Path(qd_core.__file__).parents[1])

@@ -42,7 +42,7 @@ class Optionable:
     __slots__ = ()
 
     def __or__(self, other: object) -> Any:
-        return typing.Optional[self] if other is None or other is type(None) else NotImplemented  # type: ignore[return-value]  # noqa: UP045
+        return typing.Optional[self] if other is None or other is type(None) else NotImplemented  # noqa: UP045
 
     __ror__ = __or__
 

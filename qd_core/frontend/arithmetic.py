@@ -354,7 +354,8 @@ _SIGNS: dict[type[ast.AST], str] = {
 
 def _sign_of(node: Any) -> str:
     """How the operator of a node is written; the source of a call."""
-    sign = _SIGNS.get(type(getattr(node, "op", None)))
+    operator: Any = type(getattr(node, "op", None))
+    sign = _SIGNS.get(operator)
     return sign if sign is not None else ast.unparse(node)
 
 

@@ -199,8 +199,9 @@ def _operator(op: Any) -> Rule:
         if issubclass(op, ast.unaryop):
             return unary(ctx, op, args[0], node)
         if op is ast.MatMult:
-            return matmul(ctx, *args, node)
-        return compare(ctx, op, *args, node) if issubclass(op, ast.cmpop) else binary(ctx, op, *args, node)
+            return matmul(ctx, args[0], args[1], node)
+        combine: Any = compare if issubclass(op, ast.cmpop) else binary
+        return combine(ctx, op, args[0], args[1], node)
 
     return rule
 

@@ -180,7 +180,7 @@ def _frexp(ctx: Lowering, node: ast.AST, args: list[Any], kwargs: dict[str, Any]
     from qd_core.elementary.expression import frexp
 
     exactly(ctx, node, "frexp", args, kwargs, 1)
-    value = to_runtime(ctx, _number_as_real(args[0]), node)
+    value: Any = to_runtime(ctx, _number_as_real(args[0]), node)
     parts = [frexp(ctx.builder, _real_operand(ctx, node, "frexp", x, False)) for x in getattr(value, "items", (value,))]
     return rebuild(value, iter([m for m, _ in parts])), _as_integers(value, [e for _, e in parts])
 

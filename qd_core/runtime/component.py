@@ -26,6 +26,12 @@ class ComponentField:
         self.field, self.indices = field, indices
 
     @property
+    def _at(self) -> Any:
+        """Index of the component in an element; a vector's elements take no tuple."""
+        first, *rest = self.indices
+        return (first, *rest) if rest else first
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Extents of the index space."""
         return self.field.shape
@@ -50,7 +56,7 @@ class ComponentField:
         self.from_numpy(np.full(self.shape, value, self.dtype.numpy))
 
     def __getitem__(self, key: Any) -> Any:
-        return self.field[key][self.indices if len(self.indices) > 1 else self.indices[0]]
+        return self.field[key][self._at]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self.field[key][self.indices if len(self.indices) > 1 else self.indices[0]] = value
+        self.field[key][self._at] = value

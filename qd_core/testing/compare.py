@@ -21,6 +21,7 @@ from qd_core.dtypes import DType
 from qd_core.ir.nodes import Function
 from qd_core.passes.draws import RANDOM
 from qd_core.reference.interpret import Run, interpret
+from qd_core.runtime.exchange import ExchangeSource
 from qd_core.testing.tolerance import assert_close
 from qd_core.testing.widen import NARROW, WIDE, BitPatternError, retyped
 
@@ -74,9 +75,14 @@ def _blocks(arrays: Iterable[Array]) -> dict[np.dtype[Any], list[tuple[int, Arra
         else:
             runs.append([low, high])
     return {
-        dtype: [(low, np.frombuffer((c_byte * (high - low)).from_address(low), dtype)) for low, high in runs]
+        dtype: [(low, np.ndarray(((high - low) // dtype.itemsize,), dtype, _memory(low, high))) for low, high in runs]
         for dtype, runs in spans.items()
     }
+
+
+def _memory(low: int, high: int) -> Any:
+    """The bytes between two addresses."""
+    return (c_byte * (high - low)).from_address(low)
 
 
 @dataclass(slots=True)
@@ -245,9 +251,12 @@ def _contents(sources: Mapping[str, Any]) -> dict[str, Array]:
     known: dict[int, Array] = {}
     values: dict[str, Array] = {}
     for path, source in sources.items():
-        values[path] = (
-            known.setdefault(id(source.array), source.array.to_numpy()) if _is_ours(source.array) else source.array
-        )
+        if isinstance(source, ExchangeSource):  # the whole of a tensor in the device's memory
+            values[path] = known.setdefault(source.view_of.address, source.tensor.detach().cpu().numpy())
+        elif _is_ours(source.array):
+            values[path] = known.setdefault(id(source.array), source.array.to_numpy())
+        else:
+            values[path] = source.array
     return clone(values)
 
 

@@ -38,7 +38,7 @@ class MetalDevice(Device):
         self.driver, self.info, self.capabilities = driver, info, info.target.capabilities
         self.closed = False
         self.live: set[Memory] = set()
-        self.default_stream: MetalStream = MetalStream(self)
+        self.default_stream = self.queue = MetalStream(self)
 
     def check_open(self) -> None:
         """Raise `ClosedError` after `close`."""
@@ -70,7 +70,7 @@ class MetalDevice(Device):
         memory: Memory = buffer.handle
         self.live.discard(memory)
         if not self.closed:
-            self.default_stream.release(memory)
+            self.queue.release(memory)
 
     def memory_of(self, ref: BufferRef) -> Memory:
         """Return the memory of ``ref`` after checking that it may be used."""

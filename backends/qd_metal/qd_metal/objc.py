@@ -36,7 +36,7 @@ class ObjcDriver:
     def open(queue: Any = None) -> ObjcDriver | str:
         """Return the driver, or why there is none."""
         try:
-            import Metal
+            import Metal  # pyright: ignore[reportMissingImports]
         except ImportError:
             return "pyobjc-framework-Metal is not installed"
         device = queue.device() if queue is not None else Metal.MTLCreateSystemDefaultDevice()

@@ -262,8 +262,6 @@ def test_tensors_in_the_devices_memory(device: DeviceUnderTest) -> None:
             arrays[second] = arrays[first]
             twice(access, *arrays, 0.75)
             twice(access.grad, *arrays, 0.75)
-    base = ACCELERATED.make(values(100, 6), False)
-    twice(running, base[:80], base[20:])
 
 
 @pytest.mark.parametrize("plain", range(4))
