@@ -268,10 +268,13 @@ def test_the_pool_is_made_by_the_first_launch_that_shares_work(
 
 
 FAILING = """
+import signal
 import time
 import numpy as np
 import qd_core as qd
 from qd_core.cpu import device
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 
 def fail(threads):
     if ERROR is KeyboardInterrupt and calls:
