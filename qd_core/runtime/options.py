@@ -62,7 +62,6 @@ class Options:
     print_ir: bool = _option(False, "print the IR after every stage")
     debug_dump_path: str = _option("qd_dump", "folder of the files that QD_DUMP_IR=1 writes; QD_DUMP_DIR wins")
     raise_on_templated_floats: bool = _option(False, "refuse floats as template arguments: each compiles anew")
-    kernel_profiler: bool = _option(False, "time every launch for qd.profiler")
     log_level: str = _option("info", "lowest level of messages that is shown", among=_logging.LEVELS)
     device: int | str = _option(0, "number of the device among the backend's, or a part of its name", least=0)
     device_options: tuple[tuple[str, Any], ...] = _option((), "pairs for the backend's own use")
@@ -72,7 +71,7 @@ _ON_DEMAND = "memory is allocated when it is asked for"
 _ALWAYS = "always done where it pays"
 _NO_STACKS = "reverse mode needs no stacks of a chosen size"
 _GEOMETRY = "the code generator chooses blocks; qd.loop_config(block_dim=) sets one loop's"
-_SEE = "see QD_DUMP_IR and kernel.inspect()"
+_SEE = "QD_DUMP_IR=1 writes the IR; generated code is not shown"
 _LATER = "quantised types are stored as written"
 _MESH = "meshes keep their order"
 
@@ -98,6 +97,7 @@ IGNORED: Mapping[str, tuple[Any, str]] = {
     "gdb_trigger": (False, "faults are reported as errors"),
     "gpu_max_reg": (0, "the device's compiler chooses"),
     "half2_vectorization": (False, _ALWAYS),
+    "kernel_profiler": (False, "launches are not timed: time around qd.sync()"),
     "make_block_local": (True, _ALWAYS),
     "make_mesh_block_local": (True, _MESH),
     "make_thread_local": (True, _ALWAYS),
@@ -121,11 +121,11 @@ IGNORED: Mapping[str, tuple[Any, str]] = {
     "real_matrix_scalarize": (True, _ALWAYS),
     "saturating_grid_dim": (0, _GEOMETRY),
     "src_ll_cache": (True, "offline_cache decides"),
-    "timeline": (False, "qd.profiler writes a trace"),
+    "timeline": (False, "launches are not timed"),
     "use_llvm": (True, "the backend decides"),
     "validate_autodiff": (False, "what reverse mode needs is never overwritten unnoticed"),
     "verbose": (True, "log_level decides"),
-    "verbose_kernel_launches": (False, "see qd.profiler"),
+    "verbose_kernel_launches": (False, "launches are not reported"),
     "vk_api_version": ("", "the device is asked"),
 }
 """Options that existing programs pass and that have no effect: default there, and why there is none."""
@@ -136,7 +136,6 @@ ENVIRONMENT: Mapping[str, str] = {
     "QD_DUMP_IR": "1 writes the IR after every stage of every kernel, as text that can be read again",
     "QD_DUMP_DIR": "folder of these files",
     "QD_ENABLE_<BACKEND>": "0 treats an installed backend as absent",
-    "QD_KERNEL_COVERAGE": "1 reports executed lines of kernels to coverage.py",
     "QD_NATIVE_LAUNCH": "0 packs every launch in Python",
     "QD_VERIFY_IR": "1 checks the IR after every stage",
     "QD_VISIBLE_DEVICE": "positions or parts of names, separated by commas: the devices that backends list, in order",

@@ -130,7 +130,6 @@ OTHER: dict[str, Any] = {
     "print_ir": True,
     "debug_dump_path": "elsewhere",
     "raise_on_templated_floats": True,
-    "kernel_profiler": True,
     "log_level": "critical",
     "device_options": (("a", 1),),
 }
