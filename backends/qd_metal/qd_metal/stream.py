@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from qd_core.backend.contract import Artifact, BufferRef, BufferUse, Event, HostSpan, Launch, Module, Stream
+from qd_core.backend.contract import BufferRef, BufferUse, Event, HostSpan, Launch, Module, Stream
 from qd_core.codegen.cstyle.grid import POOL_WORDS
+from qd_core.codegen.dispatch import GroupLimits, argument_block
 from qd_core.errors import DeviceFault
 from qd_metal.compiler import Code
 from qd_metal.driver import Dispatch, DriverError, Memory
@@ -26,7 +26,7 @@ BATCH = 64
 
 WORDS_NBYTES = 4 << 20
 _ALIGNMENT = 256
-GRID_GROUPS, RESIDENT_GROUPS = 4096, 128
+LIMITS = GroupLimits(grid=4096, resident=128)
 _FAULT, _NEEDS = 0, 64
 """Offsets in the memory that kernels report to: the word of a fault, and what iterations need of the pool."""
 
@@ -75,10 +75,11 @@ class MetalStream(Stream):
         code, touched = module.code, [self.metal.memory_of(u.ref) for u in launch.uses]
         private = [self._private(code)] if any(t.pooled or t.sizing for t in code.tasks) else []
         pool = self._pool_words() if private else bytes(8 * POOL_WORDS)
-        words, offset = self._place(_words(code, launch, pool))
+        block = argument_block(launch.words.tobytes(), code.words, launch.extents, code.extents, pool)
+        words, offset = self._place(block)
         number = self._count
         for task, pipeline, groups in zip(
-            code.tasks, module.pipelines, _grids(module.artifact, code, launch.extents), strict=True
+            code.tasks, module.pipelines, LIMITS.grids(module.artifact, code.tasks, launch.extents), strict=True
         ):
             if groups:
                 used = {touched[code.leaves[p]] for p in module.artifact.tasks[task.entry].uses}
@@ -220,27 +221,3 @@ def _explain(error: DriverError, launched: Sequence[_Launched], device: str) -> 
                 argument = f"argument {use.path!r} ({use.role.value}) of {launch.name!r}"
                 where = f"{argument} is not declared for {error.symbol!r}"
     return f"{text}; {where}"
-
-
-def _words(code: Code, launch: Launch, pool: bytes) -> bytes:
-    words = launch.words.tobytes()[: 8 * code.words]
-    return words + struct.pack(f"<{code.extents}q", *launch.extents) + pool
-
-
-def _grids(artifact: Artifact, code: Code, extents: Sequence[int]) -> list[int]:
-    """Groups of each function; 0 where there is nothing to do."""
-    ends = list(itertools.accumulate(e.axes for e in artifact.tasks))
-    own = [extents[end - e.axes : end] for end, e in zip(ends, artifact.tasks, strict=True)]
-    return [_groups(t.form, t.group, own[t.entry]) for t in code.tasks]
-
-
-def _groups(form: str, group: int, extents: Sequence[int]) -> int:
-    """A negative extent of a resident task is a word that an earlier task writes."""
-    known = [max(n, 0) for n in extents] if form == "grid" else [n for n in extents if n >= 0]
-    total = math.prod(known)
-    if total == 0:
-        return 0
-    if form in ("serial", "sequence"):
-        return 1
-    limit = GRID_GROUPS if form == "grid" else RESIDENT_GROUPS
-    return limit if len(known) < len(extents) else min(-(-total // group), limit)

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
-import math
-import struct
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from qd_core.backend.contract import Access, Artifact, Launch, Module, NativeEntry
+from qd_core.codegen.dispatch import GroupLimits
 from qd_vulkan import binding as vk
-from qd_vulkan.compiler import Code, unpack
+from qd_vulkan.compiler import unpack
 from qd_vulkan.hazards import Touch
 from qd_vulkan.native import KERNEL, native_entry
 
 if TYPE_CHECKING:
     from qd_vulkan.device import VulkanDevice
 
-__all__ = ["VulkanModule", "argument_bytes", "grids"]
+__all__ = ["LIMITS", "VulkanModule"]
 
 BATCH = 64
 """Launches and copies in a command buffer before it is submitted."""
 
-GRID_GROUPS, RESIDENT_GROUPS = 8192, 256
-"""Most groups of a task; and of one whose number of iterations only the device knows, or which needs the pool."""
+LIMITS = GroupLimits(grid=8192, resident=256)
 
 _WRITES = (Access.WRITE, Access.READ_WRITE)
 
@@ -57,7 +53,7 @@ class VulkanModule(Module):
             return None
         if self._entry is None:
             with self.device.guard("native launches"):
-                self._entry, self._table = native_entry(self, BATCH, GRID_GROUPS, RESIDENT_GROUPS)
+                self._entry, self._table = native_entry(self, BATCH, LIMITS.grid, LIMITS.resident)
         return self._entry
 
     def take_launched(self) -> bool:
@@ -96,27 +92,3 @@ class VulkanModule(Module):
                     )
                 )
         return result
-
-
-def argument_bytes(code: Code, words: bytes, extents: Sequence[int], pool: bytes) -> bytes:
-    """Return the words of a launch in the order of `ArgumentLayout`: core's, the extents, the pool's."""
-    return words[: 8 * code.words] + struct.pack(f"<{code.extents}q", *extents) + pool
-
-
-def grids(artifact: Artifact, code: Code, extents: Sequence[int]) -> list[int]:
-    """Return the number of groups of each task; 0 where there is nothing to do."""
-    ends = list(itertools.accumulate(e.axes for e in artifact.tasks))
-    own = [extents[end - e.axes : end] for end, e in zip(ends, artifact.tasks, strict=True)]
-    return [groups_of(task.form, task.group, own[task.entry]) for task in code.tasks]
-
-
-def groups_of(form: str, group: int, extents: Sequence[int]) -> int:
-    """Groups of one task; a negative extent of a resident one is a word that an earlier task writes."""
-    known = [max(n, 0) for n in extents] if form == "grid" else [n for n in extents if n >= 0]
-    total = math.prod(known)
-    if total == 0:
-        return 0
-    if form in ("serial", "sequence"):
-        return 1
-    limit = GRID_GROUPS if form == "grid" else RESIDENT_GROUPS
-    return limit if len(known) < len(extents) else min(-(-total // group), limit)

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from qd_core.backend.contract import BufferRef, Event, HostSpan, Launch, Module, Stream
+from qd_core.codegen.dispatch import argument_block
 from qd_core.errors import DeviceFault, LaunchError
 from qd_vulkan import binding as vk
 from qd_vulkan.hazards import Hazards, Touch
 from qd_vulkan.loader import VulkanError
-from qd_vulkan.module import BATCH, argument_bytes, grids
+from qd_vulkan.module import BATCH, LIMITS
 from qd_vulkan.native import StreamTable
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class VulkanStream(Stream):
 
     def _record(self, module: VulkanModule, words: bytes, extents: Sequence[int]) -> None:
         """Record the commands of a launch, barriers between its tasks included."""
-        block = argument_bytes(module.code, words, extents, self.vulkan.pool.words(module.code))
+        code = module.code
+        block = argument_block(words, code.words, extents, code.extents, self.vulkan.pool.words(code))
         if not module.code.inline:
             block = self._indirect(block)
         f, commands, device = self.vulkan.f, self.commands.recording(), self.vulkan
@@ -89,7 +91,7 @@ class VulkanStream(Stream):
             device.pool.clear_needs(commands, len(module.artifact.tasks))
             self.commands.barrier()
         first = True
-        for pipeline, groups in zip(module.pipelines, grids(module.artifact, module.code, extents), strict=True):
+        for pipeline, groups in zip(module.pipelines, LIMITS.grids(module.artifact, code.tasks, extents), strict=True):
             if groups == 0:
                 continue
             if not first:

@@ -20,7 +20,7 @@ from typing import Any
 import msl_host
 from qd_vulkan.compiler import VulkanCompiler, unpack
 from qd_vulkan.facts import target_from
-from qd_vulkan.module import argument_bytes, grids
+from qd_vulkan.module import LIMITS
 
 from qd_core.backend.contract import (
     Artifact,
@@ -35,6 +35,7 @@ from qd_core.backend.contract import (
     Module,
     Target,
 )
+from qd_core.codegen.dispatch import argument_block
 from qd_core.errors import DeviceFault
 from qd_core.reference.backend import ReferenceDevice, ReferenceStream
 
@@ -100,14 +101,14 @@ class TranslatedStream(ReferenceStream):
         assert isinstance(device, TranslatedDevice)
         device.check_open()
         _check(launch.uses, device)
-        words = argument_bytes(
-            module.code, launch.words.tobytes(), launch.extents, device.pool_words() if module.code.pooled else b""
-        )
+        code = module.code
+        pool = device.pool_words() if code.pooled else b""
+        words = argument_block(launch.words.tobytes(), code.words, launch.extents, code.extents, pool)
         block = ctypes.create_string_buffer(words, max(len(words), 8))
         address = ctypes.c_uint64(ctypes.addressof(block))
         slot = ctypes.addressof(block) if module.code.inline else ctypes.addressof(address)
         for kernel, task, groups in zip(
-            module.kernels, module.code.tasks, grids(module.artifact, module.code, launch.extents), strict=True
+            module.kernels, code.tasks, LIMITS.grids(module.artifact, code.tasks, launch.extents), strict=True
         ):
             if groups:
                 kernel.run({0: slot}, (groups, 1), task.group)
