@@ -138,8 +138,8 @@ class Kernel:
 
     def _record(self, recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Launch under a tape; the derivative is built now, so that what cannot be differentiated is refused here."""
-        from qd_core.runtime.tape import Call
-        from qd_core.runtime.tape_sites import nothing, remember
+        from qd_core.runtime.tape import Call, nothing
+        from qd_core.runtime.tape_sites import remember
 
         spec, bound = self._specialise(args, kwargs)
         key = _draw(spec.executable, bound)

@@ -29,10 +29,14 @@ from qd_core.runtime.native_spec import MISS
 from qd_core.runtime.tape_check import TapeCheck
 from qd_core.runtime.tape_needs import Boxes, Cell, Cells, Lost, rows
 
-__all__ = ["SHADOWS", "Call", "Recorder", "touched_by"]
+__all__ = ["SHADOWS", "Call", "Recorder", "nothing", "touched_by"]
 
 SAVE, ERROR = "save", "error"
 SHADOWS = (".grad", ".dual")
+
+
+def nothing(*_: Any) -> None:
+    """Go backwards over a step without a derivative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,46 +91,38 @@ class Recorder:
             if path in call.sources:
                 cell, source = self.cell(call, path), call.sources[path]
                 restore = self.protect(cell, source, boxes, restore, call.executable)
-        backward = self.rewound(call, reverse, backward)
+        found = self.saved_before(call, reverse)
         if self.check is not None:
             self.check.launched(call.launch, [call.sources[path] for path in writes if path in call.sources])
         result = call.launch()
         self.steps.append((backward, (), restore))
+        if found:  # going backwards, this comes first: the derivative then sees what the launch found
+            self.steps.append((nothing, (), list(found.values())))
         if reverse is not None:
             for path in call.sources:
                 self.cell(call, path).differentiated = True
             for path, boxes in touched_by(reverse).reads.items():
-                found = any(path == p for p, _ in reverse.executable.found)
-                if path in call.sources and not path.endswith(SHADOWS) and not found:
+                if path in call.sources and not path.endswith(SHADOWS) and path not in found:
                     self.cell(call, path).need(boxes, call.executable, *rows(boxes))
         return result
 
-    def rewound(self, call: Call, reverse: Call | None, backward: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``backward`` run with arrays as the launch is about to find them, where its derivative needs that.
+    def saved_before(self, call: Call, reverse: Call | None) -> dict[str, SavedContents]:
+        """Save, by path, the arrays that a derivative needs as the launch is about to find them.
 
         Raises
         ------
         NotDifferentiableError
-            It does, and overwriting is an error.
+            There are some, and overwriting is an error.
         """
-        if reverse is None or not reverse.executable.found:
-            return backward
-        if self.overwrite == ERROR:
-            raise reverse.executable.found[0][1]
-        sources = [call.sources[path] for path, _ in reverse.executable.found]
-        saved = [source.save(self.runtime) for source in sources]
-        self._final.update(
-            {id(self.cells.at(s.place(self.runtime))): (self.cells.at(s.place(self.runtime)), s) for s in sources}
-        )
-
-        def run() -> None:
-            for put_back in saved:
-                put_back()
-            backward()
-            while saved:
-                saved.pop().drop()
-
-        return run
+        found = reverse.executable.found if reverse is not None else ()
+        if found and self.overwrite == ERROR:
+            raise found[0][1]
+        saved: dict[str, SavedContents] = {}
+        for path, _ in found:
+            cell, source = self.cell(call, path), call.sources[path]
+            self._final.setdefault(id(cell), (cell, source))
+            saved[path] = source.save(self.runtime)
+        return saved
 
     def step(self, backward: Callable[[], None]) -> None:
         """Record a step that is no launch: a replaced Python function."""

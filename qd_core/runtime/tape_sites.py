@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from qd_core.runtime.native_spec import MISS, NumpyArgument, ScalarArgument, pick
-from qd_core.runtime.tape import SHADOWS, Call, Recorder, touched_by
+from qd_core.runtime.tape import SHADOWS, Call, Recorder, nothing, touched_by
 from qd_core.runtime.tape_needs import Boxes, Cell, rows
 
 if TYPE_CHECKING:
     from qd_core.runtime.interop import ArraySource, SavedContents
     from qd_core.runtime.launch import Executable
 
-__all__ = ["Derivative", "FixedReverse", "Site", "nothing", "remember"]
+__all__ = ["Derivative", "FixedReverse", "Site", "remember"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,6 @@ def _undone(restore: list[SavedContents] | None) -> Any:
     for saved in restore or ():
         saved.drop()
     return MISS
-
-
-def nothing(*_: Any) -> None:
-    """Go backwards over a launch that has no derivative."""
 
 
 @dataclass(slots=True, eq=False)

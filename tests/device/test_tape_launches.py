@@ -249,6 +249,19 @@ def test_a_launch_that_overwrites_what_its_derivative_needs(device):
             refused()
 
 
+def test_what_was_found_is_freed_when_the_block_raises(device):
+    """No buffer that the tape had saved arrays in may be left."""
+    x, v, loss = array(0.4, 1.3), array(0.0, 0.0), array(0)
+    with qd.ad.Tape(loss):  # the log and what else a first launch makes
+        euler(x, v, 0.05)
+    lived = len(device.balance.live)
+    with pytest.raises(ZeroDivisionError), qd.ad.Tape(loss):
+        for _ in range(3):
+            euler(x, v, 0.05)
+        raise ZeroDivisionError
+    assert len(device.balance.live) == lived
+
+
 def tape_of_errors(x, v, loss) -> None:
     with qd.ad.Tape(loss, overwrite="error"):
         euler(x, v, 0.05)
