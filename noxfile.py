@@ -20,23 +20,20 @@ RUNNER = "ubuntu-latest"
 PLUGINS = sorted(p.parent.name.removeprefix("qd_") for p in ROOT.glob("backends/qd_*/pyproject.toml"))
 
 
-
 def jobs() -> list[dict[str, str]]:
     """What the job of each backend is given (``.github/workflows/backend.yml``).
 
     The label of a machine with its hardware stands in the plugin's ``ci-runner.txt``; others run on any.
     """
-    folders = {name: Path("backends") / f"qd_{name}" for name in PLUGINS}
+    folders = {**dict.fromkeys(EMBEDDED, Path()), **{name: Path("backends") / f"qd_{name}" for name in PLUGINS}}
     return [
         {
             "backend": name,
-            "project": folders.get(name, Path()).as_posix(),
-            "runner": next(iter(dev.lines_of(ROOT / folders[name] / "ci-runner.txt")), RUNNER)
-            if name in folders
-            else RUNNER,
+            "project": folder.as_posix(),
+            "runner": next(iter(dev.lines_of(ROOT / folder / "ci-runner.txt")), RUNNER),
             "command": f"python -m pip install nox && python -m nox -s \"conformance(backend='{name}')\"",
         }
-        for name in (*EMBEDDED, *PLUGINS)
+        for name, folder in folders.items()
     ]
 
 
